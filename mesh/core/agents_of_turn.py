@@ -5,7 +5,7 @@ event costs here depends on the depth of its place alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,7 +26,7 @@ from mesh.core.events import (
 from mesh.core.ids import agent_id
 from mesh.core.places import ROOT, Place
 
-AgentStatus = Literal["running", "awaiting_user", "completed", "deleted", "error"]
+AgentStatus = Literal["running", "modified", "awaiting_user", "completed", "deleted", "error"]
 _ENDED_WITH_IT = "what it worked for has ended"
 _MOST_TEXT = 1_000
 """How many characters of what an agent was told, and of what it brought, are kept here."""
@@ -35,7 +35,9 @@ _MOST_TEXT = 1_000
 class AgentView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One agent of a turn. ``user_content`` is what it was told at its start, ``user_comment`` what a person
     told it last while it worked. ``result`` is what it answered, what went wrong, or why it was deleted. All
-    three are cut here; the journal has them whole. ``subagents`` are the ids of the agents that it called or
+    three are cut here; the journal has them whole. It is ``modified`` until its model has met what a person
+    has changed. ``detail`` is ``paused`` if a person has paused it, or an
+    agent around it. ``subagents`` are the ids of the agents that it called or
     started."""
 
     agent_id: str
@@ -47,6 +49,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     kind: str = ""
     title: str = ""
     status: AgentStatus
+    detail: str = ""
     user_content: str
     user_comment: str = ""
     result: str | None = None
@@ -81,11 +84,20 @@ class _Agent:
         self.content = ""
         self.comment = ""
         self.metadata: Mapping[str, str] = {}
+        self.changes: dict[str, Any] = {}  # what people have changed of it
+        self.unread: set[str] = set()  # the ids of changes that its model has not met
         self.below: list[str] = []
         self.at_work: dict[str, _Agent] = {}  # those below it that have not ended, by place
         self.status: AgentStatus = "running"
+        self.is_held = False  # whether a person has paused it; those below it are held with it
+        self.held_at = 0  # the number of the event that paused it last
         self.result: str | None = None
         self.ended_at: str | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a person has paused it, or an agent around it."""
+        return self.is_held or (self.parent is not None and self.parent.is_paused)
 
     def end(self, event: AnyEvent, status: AgentStatus, result: str) -> None:
         """Takes its end; the first one counts. None below it outlives it."""
@@ -107,6 +119,8 @@ class AgentsOfTurn:
         self._by_place: dict[str, _Agent] = {}
         self._by_id: dict[str, _Agent] = {}
         self._called: dict[str, list[_Agent]] = {}  # those that have not answered, by the step that called
+        self._held: dict[str, _Agent] = {}  # those that a person has paused, by place
+        self._resumed = 0  # the number of the newest event that let one go on
         self._told: set[str] = set()  # the ids of the interventions
         self._read: set[str] = set()  # and of what models have read
 
@@ -126,18 +140,39 @@ class AgentsOfTurn:
                 self._add(as_clients_see(event))
             case AgentTold(from_person=True):
                 self._told.add(event.id)
-                if not event.stops and (agent := self._by_place.get(event.step)):
-                    agent.comment = _cut(event.text)
+                self._step_in(event)
             case NodeCompleted():
                 self._completed(event)
             case LlmCall(heard=heard) if heard:
                 self._read.update(heard)
+                if agent := self._by_place.get(event.node):
+                    agent.unread.difference_update(heard)
             case ToolResult() | Validation():
                 self._answered(event)
             case Completed() | Error():
                 self._close(event)
             case _:
                 pass
+
+    @property
+    def held(self) -> list[AgentView]:
+        """The agents that a person has paused and that have not ended."""
+        return [self._shown(agent) for agent in self._held.values() if agent.ended_at is None]
+
+    def root_held_after(self, seq: int) -> bool:
+        """Whether a person has paused the root agent after an event, and has not let it go on."""
+        root = self._held.get(ROOT.text)
+        return root is not None and root.held_at > seq
+
+    def resumed_after(self, seq: int) -> bool:
+        """Whether a person let an agent go on after an event."""
+        return self._resumed > seq
+
+    def before(self, place: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The values before some changes of an agent, as far as the journal has them."""
+        agent = self._by_place[place]
+        known = {"task": agent.content, "metadata": dict(agent.metadata), **agent.changes}
+        return {name: known[name] for name in changes if known.get(name)}
 
     def knows(self, intervention: AgentTold) -> bool:
         """Whether an intervention is journaled in this turn, which may have ended since then."""
@@ -160,8 +195,35 @@ class AgentsOfTurn:
         """How all of them stand, in the order in which they began."""
         return map(self._shown, self._by_place.values())
 
+    def _step_in(self, event: AgentTold) -> None:
+        agent = self._by_place.get(event.step)
+        if agent is None:
+            return
+        match event.action:
+            case "comment":
+                agent.comment = _cut(event.text)
+            case "pause":
+                agent.is_held, agent.held_at = True, event.seq
+                self._held[agent.place] = agent
+            case "resume":
+                agent.is_held = False
+                self._held.pop(agent.place, None)
+                self._resumed = event.seq
+            case "modify":
+                self._modify(agent, event)
+            case "delete":
+                pass  # its end follows
+
+    def _modify(self, agent: _Agent, event: AgentTold) -> None:
+        agent.changes |= event.changes
+        agent.content = _cut(event.changes.get("task", agent.content))
+        agent.metadata = event.changes.get("metadata", agent.metadata)
+        if event.is_read:
+            agent.unread.add(event.id)
+
     def _open(self, event: UserMessage) -> None:
         self._by_place.clear()
+        self._held.clear()
         self._by_id.clear()
         self._called.clear()
         self._told.clear()
@@ -229,7 +291,8 @@ class AgentsOfTurn:
             name=agent.name,
             kind=agent.kind,
             title=agent.title,
-            status=agent.status,
+            status="modified" if agent.unread and agent.status == "running" else agent.status,
+            detail="paused" if agent.ended_at is None and agent.is_paused else "",
             user_content=agent.content,
             user_comment=agent.comment,
             result=agent.result,

@@ -76,8 +76,10 @@ def _emptied(event: AnyEvent) -> dict[str, Any]:
             return {"text": "", "tool_calls": tuple(map(_bare, event.tool_calls)), "not_offered": ()}
         case AgentStarted():
             return {"title": "", "task": "", "metadata": {}}
-        case AgentsReported() | AgentTold():
+        case AgentsReported():
             return {"text": ""}
+        case AgentTold():
+            return {"text": "", "changes": {}, "before": {}}
         case CodeStep():
             return {"asked": "", "answer": ""}
         case ToolIntent():

@@ -173,6 +173,11 @@ class Conversation:
         return self.returned is None and bool(self._open.approvals)
 
     @property
+    def is_held(self) -> bool:
+        """Whether nothing but agents that a person has paused could go on."""
+        return self.turn_open and self.paused and not self.is_waiting and bool(self.agents.held)
+
+    @property
     def oldest_pending(self) -> ApprovalRequired | None:
         """The first of `pending`."""
         return self._open.approvals.oldest if self.is_waiting else None
@@ -237,7 +242,7 @@ class Conversation:
     @property
     def needs_pass(self) -> bool:
         """Whether a pass over the tree can bring the open turn on without a person."""
-        waits = self.paused and self.is_waiting
+        waits = self.paused and (self.is_waiting or self.is_held)
         return self.turn_open and (self.is_stopped or self.returned is not None or not waits)
 
     @property
@@ -292,7 +297,7 @@ class Conversation:
                 self.is_completed = True
             case Paused():
                 self.paused = self.turn_open
-                if self.is_waiting:  # else all of it was decided meanwhile, and nobody was answered
+                if not self.needs_pass:  # else all of it was decided meanwhile, and nobody was answered
                     self.pauses.append(event.seq)
             case ApprovalShown():
                 self._answered(event)

@@ -27,6 +27,7 @@ Which event depends on which, in one turn (an arrow points to what must be journ
 """
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
@@ -476,11 +477,20 @@ class AgentsReported(Event, frozen=True):
     told: tuple[str, ...] = ()
 
 
+NewsAction = Literal["comment", "modify", "pause", "resume", "delete"]
+"""What news for an agent at work is to do."""
+SEEN_BY_MODELS = frozenset({"task", "prompt", "model", "tools"})
+"""The changes of an agent that its model calls depend on; the others are ``timeout_s`` and ``metadata``."""
+
+
 class AgentTold(Event, frozen=True):
     """An agent was told something while it works. The ``step`` is the place of the agent. ``id`` identifies
     it: it is the step of the tool call by which a node above told a started agent; ``by`` is the name of that
-    node. The model of the agent reads it in its next call (`LlmCall.heard`). If it ``stops`` the agent, it
-    is for the node that started it, which deletes it; the ``text`` is the reason.
+    node. The model of the agent reads a ``comment`` in its next call (`LlmCall.heard`). To ``delete`` an
+    agent is for the node that started it. With ``pause``, the agent and all below it begin no further step
+    until ``resume``. To ``modify`` it sets the ``changes``: by their names;
+    ``before`` are their values before, where the journal has them. The ``text`` is what the agent is told,
+    or the reason. If it is to act ``now``, a model call that it meets is broken off.
 
     ``from_person``: it is an intervention. A person told the agent, ``by`` is the name of the person, as in
     `ApprovalResolved`, and ``id`` is a random one."""
@@ -488,7 +498,10 @@ class AgentTold(Event, frozen=True):
     id: str
     text: str
     by: str = ""
-    stops: bool = False
+    action: NewsAction = "comment"
+    now: bool = False
+    changes: Mapping[str, Any] = {}
+    before: Mapping[str, Any] = {}
     from_person: bool = False
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
@@ -498,8 +511,18 @@ class AgentTold(Event, frozen=True):
         return f"{self.turn}|{self.step}|AgentTold|{self.id}"
 
     @property
+    def is_read(self) -> bool:
+        """Whether a model reads it: then the model is asked once more, if it was about to end."""
+        return self.action == "comment" or not SEEN_BY_MODELS.isdisjoint(self.changes)
+
+    @property
+    def stops(self) -> bool:
+        """Whether it deletes the agent."""
+        return self.action == "delete"
+
+    @property
     def end_text(self) -> str:
-        """The text of the end of an agent that it stops."""
+        """The text of the end of an agent that it deletes."""
         by = f" by {self.by or 'a person'}" if self.from_person else ""
         return f"Deleted{by}: {self.text or 'no reason was given'}"
 

@@ -23,6 +23,7 @@ NOT_KNOWN = (
 )
 NOT_ANSWERED = "This agent was called; the turn ended before it answered."
 NOT_REACHED = "This tool call was not run: the turn ended before it."
+_CHANGED = {"prompt": "your instructions", "tools": "your tools", "model": "the model that you are"}
 _REPLACED = "A person has replaced this answer by the next one."
 
 
@@ -61,7 +62,20 @@ def messages_of(steps: Sequence[AnyEvent], place: Place, *, not_run: str = NOT_R
 def news_message(told: AgentTold) -> User:
     """What an agent was told while it works, as its model reads it."""
     unnamed = "A person" if told.from_person else "The agent that started you"
-    return User(f"[{told.by or unnamed} tells you, while you work:]\n{told.text}")
+    by = told.by or unnamed
+    if told.action == "modify":
+        return User(_modified(by, told))
+    return User(f"[{by} tells you, while you work:]\n{told.text}")
+
+
+def _modified(by: str, told: AgentTold) -> str:
+    """What a model reads of changes of its agent. It sees the others in what it is sent."""
+    others = [_CHANGED[name] for name in ("prompt", "tools", "model") if name in told.changes]
+    task = told.changes.get("task")
+    what = "gives you another task" if task is not None else f"changes {' and '.join(others)}"
+    why = f" ({told.text})" if told.text else ""
+    follows = f"\n{task}" if task is not None else "\nTake this into account, and give your answer in full."
+    return f"[{by} {what}, while you work{why}:]{follows}"
 
 
 def _objections(steps: Sequence[AnyEvent]) -> dict[str, str]:

@@ -185,7 +185,7 @@ class OpenSteps:
                 self.approvals.decide(event.uuid)
             case AgentStarted() if call := event.place.call:
                 self._start_called(event.place, call.text)
-            case AgentTold(from_person=True, stops=False):
+            case AgentTold(from_person=True) if event.is_read:
                 self._unheard[event.id] = number
             case NodeCompleted():
                 self._end(event.place)

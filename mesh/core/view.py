@@ -24,7 +24,9 @@ from mesh.core.places import ROOT
 from mesh.core.spending import Spent
 from mesh.core.verdict import Part, Remember
 
-TurnState = Literal["working", "waiting_approval", "auth_required", "completed", "cancelled", "failed"]
+TurnState = Literal[
+    "working", "paused", "waiting_approval", "auth_required", "completed", "cancelled", "failed"
+]
 
 _TITLE = 80
 """How many characters of the first message make the title of a conversation."""
@@ -230,7 +232,7 @@ def turn_view(conversation: Conversation) -> TurnView | None:
         return None
     if conversation.turn_open:
         if not conversation.is_waiting:
-            return TurnView(number, "working", since)
+            return TurnView(number, "paused" if conversation.is_held else "working", since)
         return TurnView(number, "auth_required" if conversation.needs_token else "waiting_approval", since)
     match conversation.last_answer:
         case Error(message=message, time=time):

@@ -1,8 +1,10 @@
-"""The agents of turns over HTTP: people look at them, tell one something while it works, or delete it."""
+"""The agents of turns over HTTP: people look at them, and step in."""
 
 from operator import attrgetter
 from typing import Any
 
+import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,15 +17,16 @@ from mesh.http.backend import Backend
 from mesh.http.body_types import AgentBody, AgentMessage, InterventionBody
 from mesh.http.parsing import caller_of, json_object, page_query, read_request, text_in
 from mesh.http.responses import json_response, route
-from mesh.keeper.requests import Caller, Intervene, ListAgents, ShowAgent
+from mesh.keeper.requests import AgentChanges, Caller, Intervene, ListAgents, ShowAgent
 
 MOST_AT_ONCE = 1_000
 """Agents of one page."""
 _MOST_REASON = 4_000
 """In bytes. A reason is told to the model of the agent above, and kept for ever."""
 _HOW = (
-    'say {"action": "comment", "text": "…"} or {"action": "delete", "reason": "…"}; or, as older clients do, '
-    '{"userComment": "…"} or {"status": "deleted"}'
+    'say {"action": "comment", "text": "…"}, or {"action": "pause"}, "resume" or "delete", with a '
+    '"reason" if you like, or {"action": "modify", "changes": {…}}; or, as older clients do, '
+    '{"userComment": "…"} or {"status": "deleted"}, "running"'
 )
 
 
@@ -80,14 +83,43 @@ class AgentRoutes:
         """The intervention in a body, in any of its forms. Anything unclear is refused."""
         action = body.get("action", _older_action(body))
         if action == "delete":
-            reason = body.get("reason", body.get("text", ""))
-            if not isinstance(reason, str) or len(reason.encode()) > _MOST_REASON:
-                raise BadRequest(f'"reason" must be a text of at most {_MOST_REASON} bytes')
-            return Intervene(agent_id, caller, "delete", reason.strip())
+            return Intervene(agent_id, caller, "delete", _reason_in(body))
+        now = body.get("now", False)
+        if not isinstance(now, bool):
+            raise BadRequest('"now" must be true or false')
+        if action in ("pause", "resume"):
+            return Intervene(agent_id, caller, action, _reason_in(body), now=now)
+        if action == "modify":
+            changes = self._changes_in(body, _older_changes(body) if "action" not in body else None)
+            return Intervene(agent_id, caller, "modify", _reason_in(body), changes, now)
         if action != "comment":
             raise BadRequest(_HOW)
         name = "text" if "action" in body else "userComment"
-        return Intervene(agent_id, caller, "comment", text_in(body, name, self._limits.max_message_bytes))
+        text = text_in(body, name, self._limits.max_message_bytes)
+        return Intervene(agent_id, caller, "comment", text, now=now)
+
+    def _changes_in(self, body: dict[str, Any], older: Any) -> AgentChanges:
+        given = body.get("changes") if older is None else older
+        try:
+            changes = msgspec.convert(given, AgentChanges)
+        except msgspec.ValidationError as problem:
+            raise BadRequest(
+                f'"changes": {problem}; it may have {", ".join(AgentChanges.__struct_fields__)}'
+            ) from None
+        if not changes.given:
+            raise BadRequest(f'"changes" must have one of {", ".join(AgentChanges.__struct_fields__)}')
+        if len(msgspec.json.encode(changes)) > self._limits.max_message_bytes:
+            raise BadRequest(f'"changes" has more than {self._limits.max_message_bytes} bytes')
+        if changes.task is not UNSET and not changes.task.strip():
+            raise BadRequest('"changes": a task must not be empty')
+        return changes
+
+
+def _reason_in(body: dict[str, Any]) -> str:
+    reason = body.get("reason", body.get("text", ""))
+    if not isinstance(reason, str) or len(reason.encode()) > _MOST_REASON:
+        raise BadRequest(f'"reason" must be a text of at most {_MOST_REASON} bytes')
+    return reason.strip()
 
 
 def _older_action(body: dict[str, Any]) -> str:
@@ -95,7 +127,15 @@ def _older_action(body: dict[str, Any]) -> str:
     comment = body.get("userComment")
     if body.get("status") == "deleted" or comment == "delete":
         return "delete"
-    return "comment" if comment not in (None, "unchanged", "modify") else ""
+    if body.get("status") == "running" and comment in (None, "unchanged"):
+        return "resume"
+    if comment == "modify" or (body.get("status") == "modify" and comment in (None, "unchanged")):
+        return "modify"
+    return "comment" if comment not in (None, "unchanged") else ""
+
+
+def _older_changes(body: dict[str, Any]) -> dict[str, Any]:
+    return {"task": body.get("userContent")}
 
 
 def _shown(message: Message) -> list[AgentMessage]:

@@ -10,9 +10,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from mesh.core.agents_of_turn import AgentView
-from mesh.core.events import ToolCall
+from mesh.core.events import NewsAction, ToolCall
 from mesh.core.verdict import Remember
 from mesh.core.view import ConversationSummary, ConversationView, TurnResult
+from mesh.keeper.requests import AgentChanges
 from mesh.policy.grants import Grant
 from mesh.tree.outline import AgentInfo, Outline
 
@@ -88,14 +89,16 @@ class InterventionBody(msgspec.Struct, frozen=True):
 class InterventionRequest(msgspec.Struct, frozen=True):
     """What a person does with an agent at work."""
 
-    action: Annotated[Literal["comment", "delete"], Meta(description="what to do")] | UnsetType = UNSET
+    action: Annotated[NewsAction, Meta(description="what to do")] | UnsetType = UNSET
     text: (
         Annotated[str, Meta(min_length=1, description="of a comment: what the agent is told")] | UnsetType
     ) = UNSET
     reason: (
-        Annotated[str, Meta(max_length=1_000, description="why it is deleted; the agent above is told")]
+        Annotated[str, Meta(max_length=1_000, description="why; whoever waits for what is deleted is told")]
         | UnsetType
     ) = UNSET
+    changes: Annotated[AgentChanges, Meta(description="of modify: what is changed")] | UnsetType = UNSET
+    now: Annotated[bool, Meta(description="break off a model call that is under way")] = False
     user_comment: (
         Annotated[str, Meta(min_length=1, description="a comment, as clients of the older form say it")]
         | UnsetType

@@ -442,13 +442,16 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("POST", "/agent/{agent_id}/intervene"): Operation(
         "agents at work",
-        "Tell an agent something while it works, or delete it",
+        "Tell an agent something while it works, change, pause or delete it",
         InterventionBody,
         {"journaled": InterventionBody(_AGENT)},
         about="It is journaled",
         takes=InterventionRequest,
         body_examples={
             "comment": {"action": "comment", "text": "only tabbies"},
+            "modify": {"action": "modify", "changes": {"task": "dogs"}, "now": True},
+            "pause": {"action": "pause", "reason": "let me look at it first"},
+            "resume": {"action": "resume"},
             "delete": {"action": "delete", "reason": "we have enough"},
         },
         errors=(*_BAD, 404, *_BUSY),

@@ -319,8 +319,8 @@ def _end(output: PassOutput, turn: PassInput, loaded: LoadedConversation) -> Seq
     returned = (event for event in output.events if isinstance(event, ToolResult) and event.ends_turn)
     if loaded.conversation.returned or loaded.conversation.is_stopped or any(returned):
         return ()
-    if output.status == "completed" and loaded.has_unheard(output.events):
-        return ()  # another pass follows, whose root is asked once more
+    if output.status == "completed" and loaded.has_news_for_root(output.events):
+        return ()  # another pass follows, in which the root is asked once more, or waits
     match output.status:
         case "completed" | "stopped":
             is_stopped = output.status == "stopped"

@@ -80,7 +80,7 @@ class Index:
 
     def turns_under_way(self) -> Iterator[str]:
         """The conversations with a turn that has not ended, newest first."""
-        states = ("working", "waiting_approval", "auth_required")
+        states = ("working", "paused", "waiting_approval", "auth_required")
         return (i for _, i in reversed(self._order) if self._kept[i].entry.turn_state in states)
 
     def deadlines(self) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Interventions: a person tells an agent something while it works, or deletes it.
+"""Interventions: a person tells an agent something while it works, pauses it, lets it go on, or deletes it.
 
 An intervention is an `AgentTold` that comes from a person. Who asked for one gets the reply when it is
 journaled. While a pass runs, it goes down the calls of the pass, as what a model tells an agent does, and the
@@ -10,12 +10,14 @@ its model, or ends it; otherwise whoever asked is told how the agent ended.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 from uuid import UUID, uuid5
 
+from msgspec import UNSET
+
 from mesh.core.agents_of_turn import AgentView
-from mesh.core.errors import Conflict, NotFound, Unavailable
+from mesh.core.errors import BadRequest, Conflict, NotFound, Unavailable
 from mesh.core.events import AgentTold, AnyEvent, NodeCompleted, now
 from mesh.core.ids import new_id
 from mesh.core.places import ROOT, Place
@@ -31,11 +33,13 @@ _READS = "llm"
 
 
 class Interventions:
-    """See the module. ``root_kind`` is the type of the root of the tree."""
+    """See the module. ``root_kind`` is the type of the root of the tree, ``models`` are those that the config
+    names."""
 
-    def __init__(self, driver: Driver, root_kind: str) -> None:
+    def __init__(self, driver: Driver, root_kind: str, models: Collection[str]) -> None:
         self._driver = driver
         self._root_kind = root_kind
+        self._models = models
 
     async def intervene(self, loaded: LoadedConversation, request: Intervene) -> None:
         """Carries an intervention out. Raises `NotFound`, `Conflict`, `Unavailable`, `JournalError`."""
@@ -63,22 +67,28 @@ class Interventions:
 
     async def _tell(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)
-        if (agent.kind if agent.parent_id else self._root_kind) != _READS:
-            raise Conflict(f"agent {agent.name} has no model of its own that could read this")
+        self._check(request)
         told = _told(loaded, agent, request)
+        if told.is_read and (agent.kind if agent.parent_id else self._root_kind) != _READS:
+            raise Conflict(f"agent {agent.name} has no model of its own that could read this")
         if agent.place != ROOT.text:
             await self._hand_down(loaded, told, [told])
             return
         await self._append(loaded, agent, [told])
         if loaded.pass_under_way is not None:
             # If the root has ended meanwhile, its end is not journaled yet, and will not be: another pass
-            # follows (`LoadedConversation.has_unheard`).
+            # follows (`LoadedConversation.has_news_for_root`).
             await loaded.pass_under_way.root.hear(told, is_durable=True)
         self._driver.start(loaded)
 
+    def _check(self, request: Intervene) -> None:
+        model = request.changes.model
+        if model is not UNSET and model not in self._models:
+            raise BadRequest(f"no node has the model {model}; there are {', '.join(sorted(self._models))}")
+
     async def _delete(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)
-        told = _told(loaded, agent, request, stops=True)
+        told = _told(loaded, agent, request)
         if agent.place == ROOT.text:
             await self._append(loaded, agent, [told])
             await self._end_turn(loaded, told.turn)
@@ -177,9 +187,7 @@ def _at_work(loaded: LoadedConversation, id: str) -> AgentView:
     )
 
 
-def _told(
-    loaded: LoadedConversation, agent: AgentView, request: Intervene, *, stops: bool = False
-) -> AgentTold:
+def _told(loaded: LoadedConversation, agent: AgentView, request: Intervene) -> AgentTold:
     caller = request.caller
     return AgentTold(
         turn=agent.turn,
@@ -188,7 +196,10 @@ def _told(
         id=_id(loaded.conversation.id, agent, caller.idempotency_key),
         text=request.text,
         by=caller.by,
-        stops=stops,
+        action=request.action,
+        changes=request.changes.given,
+        before=loaded.conversation.agents.before(agent.place, request.changes.given),
+        now=request.now,
         from_person=True,
         idempotency_key=caller.idempotency_key,
         body_hash=caller.body_hash,

@@ -69,6 +69,7 @@ from mesh.keeper.replies import (
     WatchReply,
     Webhooks,
     conversation_reply,
+    paused_text,
     refusal,
     turn_answer,
 )
@@ -125,12 +126,13 @@ _LISTEN_S = 20.0
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a keeper needs to know of the agent, and its bounds (times in seconds). ``root`` is the name of
-    the root of its tree, ``root_kind`` its type."""
+    the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have."""
 
     agent: str
     digest: str
     root: str = ""
     root_kind: str = "llm"
+    models: frozenset[str] = frozenset()
     system_prompt: str = ""
     turn_timeout_s: float = 3600.0
     unavailable_for_s: float = 120.0
@@ -174,7 +176,7 @@ class Keeper:
         self._denial = denial
         self._covered = CoveredApprovals(self._shard.index, book, settings.root, self._approve_covered)
         self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants, self._covered)
-        self._interventions = Interventions(self._driver, settings.root_kind)
+        self._interventions = Interventions(self._driver, settings.root_kind, settings.models)
         self._recovery = Recovery(self._shard, self._driver, self._grants, settings.max_recovering)
 
     async def start(self) -> None:
@@ -455,6 +457,8 @@ class Keeper:
             raise Conflict(f"conversation {conversation.id} is completed; start a new one")
         if conversation.is_waiting:
             return await self._not_taken(loaded, request)
+        if conversation.is_held:
+            raise Conflict(f"the turn of {conversation.id} is paused: {paused_text(conversation)}")
         if request.for_newest_turn and conversation.turn:
             raise Conflict(f"the turn of {conversation.id} that this message is for has ended; start another")
         loaded.token = caller.token

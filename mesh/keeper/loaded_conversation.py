@@ -522,18 +522,23 @@ class LoadedConversation:
         return ()
 
     def _has_news(self, more: Sequence[AnyEvent]) -> bool:
-        """Whether a decision, what a person told an agent, or a result of an older run came since the run in
-        force there began, which may not have gone on with it."""
+        """Whether something came since the run in force there began, which may not have gone on with it: a
+        decision, what a person told an agent, that one goes on, or a result of an older run."""
         if any(result.seq > self._runs.at(result.place).after for result in self._late_results):
             return True
         since = self._runs.of_pass.after
-        return self.conversation.has_news(since, more) or bool(self.conversation.unheard(since, more))
+        conversation = self.conversation
+        if conversation.has_news(since, more) or conversation.agents.resumed_after(since):
+            return True
+        return bool(conversation.unheard(since, more))
 
-    def has_unheard(self, more: Sequence[AnyEvent]) -> bool:
-        """Whether a person has told the root agent something since the pass began that no model call has
-        read, neither in the journal nor among the ``more`` events."""
-        told = self.conversation.unheard(self._runs.of_pass.after, more)
-        return any(event.place == ROOT for event in told)
+    def has_news_for_root(self, more: Sequence[AnyEvent]) -> bool:
+        """Whether a person has paused the root agent since the pass began, or has told it something that no
+        model call has read, neither in the journal nor among the ``more`` events."""
+        since = self._runs.of_pass.after
+        if self.conversation.agents.root_held_after(since):
+            return True
+        return any(event.place == ROOT for event in self.conversation.unheard(since, more))
 
     async def _write(self, append: Append) -> int:
         try:

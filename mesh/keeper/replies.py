@@ -210,9 +210,16 @@ def raise_for_refusal(reply: R | Refusal) -> R:
 def turn_answer(conversation: Conversation) -> TurnAnswer:
     """The reply about a turn that ended or waits."""
     last = conversation.last_answer
-    if not conversation.is_waiting and isinstance(last, Error):
+    if not (conversation.is_waiting or conversation.is_held) and isinstance(last, Error):
         return TurnAnswer(view(conversation), error=last.message)
     return TurnAnswer(view(conversation), _result(conversation))
+
+
+def paused_text(conversation: Conversation) -> str:
+    """What is told to whoever waits for a turn in which only paused agents could go on."""
+    held = [f"{agent.name} ({agent.agent_id})" for agent in conversation.agents.held]
+    more = f" and {len(held) - 3} more" if len(held) > 3 else ""
+    return f"Paused: a person has paused {', '.join(held[:3])}{more}. The turn goes on when they are resumed."
 
 
 def conversation_reply(conversation: Conversation) -> ConversationReply:
@@ -228,6 +235,8 @@ def _result(conversation: Conversation) -> TurnResult:
         more = f" ({len(pending)} approvals wait; this is the oldest)" if len(pending) > 1 else ""
         text = f"Waiting for approval: {how} {asked.uuid}{more}.\n{asked.text}"
         return TurnResult(text, True, asked, auth_required=conversation.needs_token)
+    if conversation.is_held:
+        return TurnResult(paused_text(conversation), False)
     last = conversation.last_answer
     if not isinstance(last, Completed):
         return TurnResult("", False)

@@ -3,11 +3,13 @@
 Each request names its reply as a type parameter, so that a type checker knows what `Backend.ask` returns.
 """
 
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mesh.core.approvals import Decision
+from mesh.core.events import NewsAction
 from mesh.keeper.replies import (
     AgentReply,
     Agents,
@@ -51,8 +53,6 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"Caller({self.session_id})"
 
 
-InterventionName = Literal["comment", "delete"]
-"""What a person can do with an agent at work."""
 WITHDRAWN = "withdrawn"
 """The ``body_hash`` under which the key of a message is taken so that the message itself is refused when it
 arrives."""
@@ -166,14 +166,34 @@ class Cancel(RequestFor[TurnReply], frozen=True, tag=True):
     id: str
 
 
+class AgentChanges(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a person changes of an agent at work. ``tools`` are those that it keeps, of those that its model
+    is offered. ``timeout_s`` bounds its pass, from the beginning of the pass."""
+
+    task: str | UnsetType = UNSET
+    prompt: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    tools: list[str] | UnsetType = UNSET
+    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] | UnsetType = UNSET
+    metadata: dict[str, str] | UnsetType = UNSET
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that are set, by name."""
+        given: dict[str, Any] = msgspec.to_builtins(self)
+        return given
+
+
 class Intervene(RequestFor[AgentReply], frozen=True, tag=True):
-    """A person tells an agent at work something (``comment``), or deletes it; ``text`` is what it is told, or
-    why it is deleted. ``agent`` is the id of the agent."""
+    """A person steps in: see `AgentTold.action`. The ``text`` is what the agent is told, or the reason.
+    ``agent`` is the id of the agent."""
 
     agent: str
     caller: Caller
-    action: InterventionName
+    action: NewsAction
     text: str = ""
+    changes: AgentChanges = AgentChanges()
+    now: bool = False
 
 
 class ShowAgent(RequestFor[AgentReply], frozen=True, tag=True):

@@ -33,6 +33,7 @@ def agent_keeper(
         digest=config.digest,
         root=config.tree.name,
         root_kind=config.tree.type,
+        models=frozenset(model for _, model in config.models()),
         system_prompt=tree_of(config).prompt or config.prompt,
         turn_timeout_s=config.limits.turn_timeout_s,
         max_queue_per_conversation=config.limits.max_queue_per_conversation,

@@ -36,6 +36,7 @@ from mesh.core.events import (
 )
 from mesh.core.messages import ANSWERING_TOOLS, accepted_mark
 from mesh.core.places import ROOT
+from mesh.display import interventions
 from mesh.display.approvals import description_of, subject_of
 from mesh.display.outcomes import ProgressTold, denied, found_by, stopped
 from mesh.display.policies import remembered, statistics_of
@@ -281,10 +282,10 @@ class EventLines:
     def _told_while_at_work(self, event: AgentTold | AgentsReported) -> LogLine:
         """What an agent is told between two of its answers: by who started it, or of the agents that it has
         started."""
-        by = f" by {short_name(event.by)}" if isinstance(event, AgentTold) and event.by else ""
-        if isinstance(event, AgentTold) and event.stops:
-            return self._node_line(event, f"is stopped{by}: {one_line(event.text, _MAX_RESULT)}", "wrong")
-        return self._node_line(event, f"is told{by}: {one_line(event.text, _MAX_RESULT)}", "quiet")
+        if isinstance(event, AgentsReported):
+            return self._node_line(event, f"is told: {one_line(event.text, _MAX_RESULT)}", "quiet")
+        what = interventions.in_words(event, short_name(event.by) if event.by else "")
+        return self._node_line(event, what, "wrong" if event.stops else "quiet")
 
     def _turn_ended(self, event: Completed | Error) -> Iterator[LogLine]:
         took = between(self._turn_started_at, event.time) if self._turn_started_at else timedelta()

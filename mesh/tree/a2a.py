@@ -1,7 +1,7 @@
 """The a2a node asks another agent, whose answer is its response."""
 
 from mesh.core.events import ToolCall
-from mesh.tree.node import PassEnd
+from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.remote_call import AgentTool, RemoteCalls
 from mesh.tree.steps import Steps
 from mesh.tree.template import render
@@ -19,7 +19,10 @@ class A2aWork:
         turn = steps.turn
         message = render(self._template, turn) if self._template else turn.user_message
         call = ToolCall("a2a", self._tool.tool, {"message": message})
-        done = await self._calls.run(steps, turn.place.agent_call(), call)
+        step = turn.place.agent_call()
+        if steps.is_held and not steps.of(step):
+            return PAUSED
+        done = await self._calls.run(steps, step, call)
         if isinstance(done, PassEnd):
             return done
         return PassEnd("failed" if done.is_error else "completed", done.content)

@@ -433,7 +433,8 @@ class AgentsAtWork:
         try:
             async with asyncio.timeout(timeout_s):
                 while not wait.is_over:
-                    if wait.is_paused and (timeout_s is None or self._outlasts_pass(timeout_s)):
+                    may_wait = timeout_s is not None and not self._outlasts_pass(timeout_s)
+                    if wait.is_paused and (self._steps.is_held or not may_wait):
                         return PAUSED  # it stays among the waits: when it is over, the lead runs again
                     await self._changed.wait()
         except TimeoutError:

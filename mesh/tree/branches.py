@@ -111,7 +111,7 @@ class Branches(Generic[K, T]):
         must not be lost."""
         lost: Unavailable | None = None
         try:
-            with self._steps.when_stopped(lambda step: self._go_on([step])):
+            with self._steps.when_told(self._may_go_on):
                 while self._running and not self._is_over:
                     lost = await self._next() or lost
         finally:
@@ -179,12 +179,16 @@ class Branches(Generic[K, T]):
             if key in self._missed:
                 self._start(key)
 
+    def _may_go_on(self, step: StepKey | None) -> None:
+        if step is not None:
+            self._go_on([step])
+            return
+        for key in self._branches:
+            self.go_on(key)
+
     def _go_on(self, decided: Sequence[StepKey]) -> None:
         for key in {key: None for step in decided for key in self._about(step)}:
-            if key in self._paused:
-                self._start(key)
-            elif key in self._running:
-                self._missed.add(key)
+            self.go_on(key)
 
     def _about(self, step: StepKey) -> Iterator[K]:
         """The branches that a decision about a step lets go on: of very many, few are looked at."""

@@ -153,10 +153,10 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         output_schema=schema,
         are_drafts=(schema is not None or node.is_checked) and not node.show_drafts,
     )
-    model_calls = ModelCalls(model_settings, environment.llm_for(model), prices.nusd)
+    model_calls = ModelCalls(model_settings, environment.llm_for, prices.nusd)
     unchecked = replace(model_settings, output_schema=None, are_drafts=False)
     may_fork = node.spawn or node.python
-    of_forks = ModelCalls(unchecked, environment.llm_for(model), prices.nusd) if may_fork else None
+    of_forks = ModelCalls(unchecked, environment.llm_for, prices.nusd) if may_fork else None
     validators = Validators(config, planned, environment, toolbox, schema)
     work = LlmWork(settings, model_calls, tools, validators.checks, of_forks)
     return BuiltNode(_node(config, planned, work), tools, toolbox)

@@ -378,6 +378,8 @@ class _DurableCall:
         match action:
             case Recover(claim=claim):
                 return claim
+            case MakeClaim() if self._steps.is_held:
+                return PAUSED
             case MakeClaim():
                 made = await self._claim(action)
                 return made if isinstance(made, ToolIntent) else self._recorded(made)

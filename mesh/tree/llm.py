@@ -1,7 +1,7 @@
 """The llm node asks its model, runs the tools that the model calls, and asks again, until it answers in
 text. If its answers are checked, it asks again until one has passed."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from mesh.tree.ask_user import ASK_USER, QuestionCalls
 from mesh.tree.branches import Branch, run_together
 from mesh.tree.calls import too_deep
 from mesh.tree.model_call import ModelCalls, Prompt, told
-from mesh.tree.node import PassEnd
+from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.python_calls import PYTHON, PythonCalls
 from mesh.tree.remote_call import RemoteCalls
 from mesh.tree.spawn_calls import ExchangeSoFar, SpawnCalls
@@ -117,9 +117,21 @@ class Tools:
         self._seen: dict[tuple[bool, bool], tuple[ToolSpec, ...]] = {}
         self._specs: dict[tuple[bool, bool], tuple[ToolSpec, ...]] = {}
 
-    def specs(self, turn: PassInput) -> tuple[ToolSpec, ...]:
-        """The tools as models see them in a pass: no agents where its depth is the greatest one allowed. The
-        very same object until the tools change: providers keep what they made of it."""
+    def specs(self, turn: PassInput, only: Sequence[str] | None = None) -> tuple[ToolSpec, ...]:
+        """The tools as models see them in a pass: no agents where its depth is the greatest one allowed, and
+        of the others the ``only`` ones that a person has left (see `may_call`). The very same object until
+        the tools change: providers keep what they made of it."""
+        specs = self._specs_at(turn)
+        return specs if only is None else tuple(spec for spec in specs if self.may_call(spec.name, only))
+
+    def may_call(self, tool: str, only: Sequence[str]) -> bool:
+        """Whether a tool is among those that a person has left to the agent. Those by which it ends its work,
+        or deals with the agents that it has started, stay in any case."""
+        return (
+            tool in only or tool in self._ending or (self._spawn is not None and self._spawn.deals_with(tool))
+        )
+
+    def _specs_at(self, turn: PassInput) -> tuple[ToolSpec, ...]:
         offered = self._mcp.toolbox.specs
         where = has_agents, may_end_turn = turn.depth < self._agents.max_depth, turn.may_end_turn
         if offered is not self._seen.get(where):
@@ -310,16 +322,21 @@ class _LlmPass:
         ]
         # It may run again in this pass: what it was about to read when it paused, it has not read.
         self._heard.clear()
-        system = render(self._settings.prompt, turn)
         first = i = 0  # the first model call since an answer was checked, and the next one
         exits = False  # whether the loop ends with the answer that passes
         while i - first < limit:
             step = turn.place.model_call(i)
-            news = self._news(steps, step)
-            messages += map(news_message, news)
-            heard = tuple(each.id for each in news)
-            prompt = Prompt(system, tuple(messages), self._tools.specs(turn), heard)
-            answer = await self._model_calls.make(steps, step, prompt)
+            if steps.is_held and steps.known(step, LlmCall) is None:
+                return PAUSED
+            changes = steps.changes
+            prompt = self._prompt(steps, step, messages, changes)
+            model_calls = self._model_calls
+            if "model" in changes:
+                model_calls = model_calls.with_model(changes["model"])
+            answer = await model_calls.make(steps, step, prompt)
+            if answer is None:  # it was broken off: what it was to read is read with the next one
+                self._heard.difference_update(prompt.heard)
+                continue
             if isinstance(answer, PassEnd):
                 return _exiting(await self._without_answer(steps, step, answer), exits)
             # What the model was told of its budget stays: later prompts begin as this one did.
@@ -348,6 +365,21 @@ class _LlmPass:
             f"What the tools did so far stands.",
         )
         return _exiting(await self._without_answer(steps, turn.place.model_call(i), stopped), exits)
+
+    def _prompt(
+        self, steps: Steps, step: StepKey, messages: Sequence[Message], changes: Mapping[str, Any]
+    ) -> Prompt:
+        """What the model is sent: what was said so far and the news, with what a person has changed."""
+        as_of, turn, news = steps.told_now, steps.turn, self._news(steps, step)
+        if "task" in changes:
+            turn = msgspec.structs.replace(turn, state={**turn.state, "task": changes["task"]})
+        return Prompt(
+            render(changes.get("prompt", self._settings.prompt), turn),
+            (*messages, *map(news_message, news)),
+            self._tools.specs(turn, changes.get("tools")),
+            tuple(each.id for each in news),
+            as_of,
+        )
 
     def _news(self, steps: Steps, step: StepKey) -> list[AgentTold]:
         """What is new in the input of a model call: what it was recorded with, or all that was not read
@@ -436,6 +468,7 @@ class _LlmPass:
         branches = [
             Branch(
                 partial(
+                    self._unless_held,
                     self._refuse if refuses else self._runner(steps.turn, calls, position),
                     steps,
                     key,
@@ -460,6 +493,22 @@ class _LlmPass:
             Result(calls[position].id, calls[position].name, result.content, result.is_error)
             for position, result in zip(batch, done, strict=True)
         ]
+
+    async def _unless_held(
+        self, run: _RunCall, steps: Steps, step: StepKey, call: ToolCall
+    ) -> ToolResult | PassEnd:
+        """A call of a node that a person has paused does not begin, and neither does one of a tool that a
+        person has taken away. What has begun goes on."""
+        if steps.of(step):
+            return await run(steps, step, call)
+        if steps.is_held:
+            return PAUSED
+        only = steps.changes.get("tools")
+        if only is not None and not self._tools.may_call(call.name, only):
+            why = f"{call.name} was not run: a person has taken this tool away from you meanwhile."
+            result = ToolResult(call_id=call.id, tool=call.name, content=why, is_error=True, skipped=True)
+            return steps.record(step, result)
+        return await run(steps, step, call)
 
     async def _refuse(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """Refuses a call of an answer with too many calls. None of them is run, not even the first ones: they

@@ -15,7 +15,7 @@ limit are events of the step, so that a later pass goes on from them.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -77,31 +77,46 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """What a model is sent. ``heard`` as in `LlmCall`."""
+    """What a model is sent. ``heard`` as in `LlmCall`, ``as_of`` as in `Steps.unless_told_now`."""
 
     system: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     heard: tuple[str, ...] = ()
+    as_of: int = 0
 
 
 class ModelCalls:
-    """The model calls of one node. ``cost_of`` says what one costs, at the prices of the moment."""
+    """The model calls of one node. ``llm_for`` gives the client for a model, ``cost_of`` says what a call
+    costs, at the prices of the moment."""
 
-    def __init__(self, settings: ModelSettings, llm: Llm, cost_of: CostOf) -> None:
+    def __init__(self, settings: ModelSettings, llm_for: Callable[[str], Llm], cost_of: CostOf) -> None:
         self._settings = settings
-        self._llm = llm
+        self._llm_for = llm_for
+        self._llm = llm_for(settings.model)
         self._cost_of = cost_of
+        self._with: dict[str, ModelCalls] = {}
 
-    async def make(self, steps: Steps, step: StepKey, prompt: Prompt) -> LlmCall | PassEnd:
-        """The model's answer, recorded; or how the node's pass ends without one. Raises `LlmError`."""
+    def with_model(self, model: str) -> "ModelCalls":
+        """The same calls of another model."""
+        if model == self._settings.model:
+            return self
+        if model not in self._with:
+            settings = msgspec.structs.replace(self._settings, model=model)
+            self._with[model] = ModelCalls(settings, self._llm_for, self._cost_of)
+        return self._with[model]
+
+    async def make(self, steps: Steps, step: StepKey, prompt: Prompt) -> LlmCall | PassEnd | None:
+        """The model's answer, recorded; or how the node's pass ends without one. None: the call was broken
+        off (`Steps.unless_told_now`). Raises `LlmError`."""
         known = steps.known(step, LlmCall)
         if known is not None:
             return known
         self._check_calls(steps)
-        if not steps.turn.call_scopes:
-            return steps.record(step, await self._answer(steps, step, prompt))
-        return await self._under_budget(steps, step, prompt)
+        if steps.turn.call_scopes:
+            return await self._under_budget(steps, step, prompt)
+        answer = await steps.unless_told_now(prompt.as_of, self._answer(steps, step, prompt))
+        return answer and steps.record(step, answer)
 
     def _check_calls(self, steps: Steps) -> None:
         if steps.llm_calls >= self._settings.max_llm_calls:
@@ -110,7 +125,7 @@ class ModelCalls:
 
     # -- under a budget
 
-    async def _under_budget(self, steps: Steps, step: StepKey, prompt: Prompt) -> LlmCall | PassEnd:
+    async def _under_budget(self, steps: Steps, step: StepKey, prompt: Prompt) -> LlmCall | PassEnd | None:
         """Reserves and makes attempts until one is answered. The provider's client does not repeat a request
         that may have been charged (`LlmRequest.is_reserved`): a reservation covers one request."""
         failures = 0
@@ -171,8 +186,11 @@ class ModelCalls:
 
     async def _reserved_call(
         self, steps: Steps, step: StepKey, prompt: Prompt, reserved: LlmReserved, time_left_s: float | None
-    ) -> LlmCall:
-        answer = await self._answer(steps, step, told(prompt, reserved), reserved, time_left_s)
+    ) -> LlmCall | None:
+        call = self._answer(steps, step, told(prompt, reserved), reserved, time_left_s)
+        answer = await steps.unless_told_now(prompt.as_of, call)
+        if answer is None:  # what it may have cost stays reserved: nobody knows
+            return None
         return steps.record(
             step, msgspec.structs.replace(answer, attempt=reserved.attempt, forced=reserved.forced)
         )

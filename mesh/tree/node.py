@@ -157,6 +157,8 @@ class Node:
         try:
             with self._at_work.entered(steps):
                 outcome = await self._outcome(steps)
+                if steps.is_held and outcome.status == "completed":
+                    outcome = PAUSED  # all that it did is known: once it may go on, it ends by that
         except Superseded:
             await steps.close()
             return PassOutput("superseded")
@@ -198,12 +200,16 @@ class Node:
 
     async def _outcome(self, steps: Steps) -> PassEnd:
         try:
-            async with asyncio.timeout(self._timeout_s) as bound:
+            timeout_s = steps.changes.get("timeout_s", self._timeout_s)
+            began = asyncio.get_running_loop().time()
+            async with asyncio.timeout(timeout_s) as bound:
+                steps.limit_time = lambda seconds: bound.reschedule(began + seconds)
                 return await self._work(steps)
         except TimeoutError:
             if not bound.expired():
                 raise
-            return PassEnd("failed", f"{self._name} took longer than {self._timeout_s:g} s (timeout_s)")
+            timeout_s = steps.changes.get("timeout_s", timeout_s)
+            return PassEnd("failed", f"{self._name} took longer than {timeout_s:g} s (timeout_s)")
         except Unavailable as problem:
             return PassEnd("interrupted", str(problem), gave_up=isinstance(problem, NodeLost))
         except (LlmError, ValidatorError) as problem:

@@ -73,10 +73,14 @@ class RunningNode:
 
 
 class NodesBelow:
-    """See the module. ``news_for`` gives what is known to have come for a place and those below it."""
+    """See the module. ``news_for`` gives what is known to have come for a place and those below it, ``held``
+    the places here and above that a person has paused."""
 
-    def __init__(self, news_for: Callable[[Place], Sequence[AgentTold]]) -> None:
+    def __init__(
+        self, news_for: Callable[[Place], Sequence[AgentTold]], held: Callable[[], Sequence[str]] = tuple
+    ) -> None:
         self._news_for = news_for
+        self._held = held
         self._running: dict[str, RunningNode] = {}
         self._restarting: dict[str, asyncio.Event] = {}
 
@@ -120,7 +124,13 @@ class NodesBelow:
             return None
         return next((self._running[at.text] for at in place.scopes if at.text in self._running), None)
 
+    async def hear_all(self, news: AgentTold) -> None:
+        """Hands news about a place here or above to all calls that go on. Raises `Unavailable`."""
+        calls = [*self._running.values()]
+        await asyncio.gather(*(running.hear(news, is_durable=True) for running in calls))
+
     def _with_news(self, turn: PassInput) -> PassInput:
+        turn = msgspec.structs.replace(turn, held=self._held())
         news = self._news_for(turn.place)
         if not news:
             return turn

@@ -188,6 +188,10 @@ class SpawnCalls:
         """Whether a call is one of these tools."""
         return call.name in self._starting or call.name in self._others
 
+    def deals_with(self, tool: str) -> bool:
+        """Whether it is one of the tools for agents that were started."""
+        return tool in self._others
+
     async def run(
         self, agents: AgentsAtWork, exchange: "ExchangeSoFar", steps: Steps, step: StepKey, call: ToolCall
     ) -> ToolResult | PassEnd:
@@ -273,7 +277,7 @@ class SpawnCalls:
         handle, reason = call.arguments["handle"], bounded(call.arguments["reason"], MOST_SHOWN)
         place = agents.place_of(handle)
         if place is None:
-            heard = await self._heard(steps, handle, AgentTold(id=step.text, text=reason, stops=True))
+            heard = await self._heard(steps, handle, AgentTold(id=step.text, text=reason, action="delete"))
         elif agents.has_ended(place):
             heard = "ended"
         else:

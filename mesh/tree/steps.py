@@ -14,10 +14,10 @@ them is in the same append or in an earlier one. So the unjournaled events that 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -76,6 +76,7 @@ _MOST_CARRIED = 32
 """How many events a child carries that are not journaled yet, unless the keeper does not answer."""
 
 E = TypeVar("E", bound=AnyEvent)
+T = TypeVar("T")
 _log = logging.getLogger("mesh.steps")
 
 
@@ -194,8 +195,15 @@ class Steps:
         self._timer: asyncio.TimerHandle | None = None
         self._sender: asyncio.Task[None] | None = None
         self._is_queued = False  # whether the sender waits for its turn
-        self._below = NodesBelow(self._known.told)
+        self._held = {*turn.held}  # the places at which a person has paused this node or an agent around it
+        for told in self._known.of(turn.place.step):
+            if isinstance(told, AgentTold):
+                self._hold(told)
+        self._below = NodesBelow(self._known.told, lambda: sorted(self._held))
         self._hears = True
+        self.told_now = 0  # how often news came that is to act now
+        self._model_call: asyncio.Task[Any] | None = None  # what such news breaks off
+        self._is_broken_off = False
         self._taking_news = 0  # how many hearings are under way
         self._no_news = asyncio.Event()
         self._no_news.set()
@@ -206,9 +214,11 @@ class Steps:
         until = turn.decisions_until
         self._decisions_until = max(numbered, default=0) if until is None else until
         self._decided: list[StepKey] = []  # the steps of the decisions that this pass has learned of
-        self._when_stopped: list[Callable[[StepKey], None]] = []
+        self._when_told: list[Callable[[StepKey | None], None]] = []
         self.stop_agent: Callable[[AgentTold], Awaitable[None]] = _nobody_to_stop
         """Ends an agent that this node has started."""
+        self.limit_time: Callable[[float], None] = _nothing_to_limit
+        """Sets how many seconds this pass of the node may take."""
         self._listening = asyncio.Lock()  # one asks the keeper for decisions, for all that wait for them
 
     def known(self, step: StepKey, kind: type[E]) -> E | None:
@@ -572,7 +582,50 @@ class Steps:
     def news(self) -> Sequence[AgentTold]:
         """What the agent at this place was told while it works."""
         known = self._known.of(self.turn.place.step)
-        return [event for event in known if isinstance(event, AgentTold) and not event.stops]
+        return [event for event in known if isinstance(event, AgentTold) and event.is_read]
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        """What a person has changed of this agent, by name."""
+        known = self._known.of(self.turn.place.step)
+        return {k: v for told in known if isinstance(told, AgentTold) for k, v in told.changes.items()}
+
+    async def unless_told_now(self, as_of: int, call: Coroutine[Any, Any, T]) -> T | None:
+        """Awaits a model call, of which a node has one at a time. None: it was broken off, as news has come
+        that is to act now; ``as_of`` is `told_now` when its prompt was made."""
+        if as_of != self.told_now:
+            call.close()
+            return None
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled_before = task.cancelling()
+        self._model_call, self._is_broken_off = task, False
+        try:
+            return await call
+        except asyncio.CancelledError:
+            # As `asyncio.timeout` does it: whoever else cancels the task cancels it for good.
+            if self._is_broken_off and task.uncancel() <= cancelled_before:
+                return None
+            raise
+        finally:
+            self._model_call = None
+
+    def _break_off(self) -> None:
+        self.told_now += 1
+        if self._model_call is not None and not self._is_broken_off:
+            self._is_broken_off = True
+            self._model_call.cancel()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a person has paused this node, or an agent around it: then no step begins."""
+        return bool(self._held)
+
+    def _hold(self, news: AgentTold) -> None:
+        if news.action == "pause":
+            self._held.add(news.step)
+        elif news.action == "resume":
+            self._held.discard(news.step)
 
     def stop_hearing(self) -> None:
         """From here on the model of this node reads nothing more: what comes now comes too late."""
@@ -603,8 +656,8 @@ class Steps:
 
     async def _hear(self, news: AgentTold, is_durable: bool) -> Hearing:
         place = news.addressee
-        if place == self.turn.place:
-            return await self._hear_stop(news, is_durable) if news.stops else self._hear_own(news)
+        if place.contains(self.turn.place):
+            return await (self._hear_stop(news, is_durable) if news.stops else self._hear_own(news))
         while True:
             await self._below.restarted(place)
             running = self._below.around(place)
@@ -630,10 +683,21 @@ class Steps:
             if is_durable:
                 return self._wake_for(news)  # the next call of the node brings it
 
-    def _hear_own(self, news: AgentTold) -> Hearing:
+    async def _hear_own(self, news: AgentTold) -> Hearing:
+        """Takes what is about this node, or holds it with an agent around it."""
         if not self._hears:
             return "ended"
-        self._known.add([news])
+        if news.place == self.turn.place:
+            self._known.add([news])
+        self._hold(news)
+        if "timeout_s" in news.changes:
+            self.limit_time(news.changes["timeout_s"])
+        if news.now:
+            self._break_off()
+        if news.action in ("pause", "resume"):  # it is about all below, too
+            await self._below.hear_all(news)
+        if news.action == "resume":
+            self._wake(None)
         return "taken"
 
     async def _hear_stop(self, stop: AgentTold, is_durable: bool) -> Hearing:
@@ -652,19 +716,25 @@ class Steps:
 
     def _wake_for(self, news: AgentTold) -> Hearing:
         """No node runs any more between this one and the addressee of news that is journaled. One that has
-        paused goes on if an agent is stopped, as after a decision: it may have waited for this one."""
-        for go_on in self._when_stopped if news.stops else ():
-            go_on(news.place.step)
+        paused goes on, as after a decision, if an agent is stopped, as it may have waited for this one, or if
+        a person lets it go on."""
+        if news.action in ("delete", "resume"):
+            self._wake(news.place.step)
         return "taken"
 
+    def _wake(self, step: StepKey | None) -> None:
+        for go_on in self._when_told:
+            go_on(step)
+
     @contextmanager
-    def when_stopped(self, go_on: Callable[[StepKey], None]) -> Iterator[None]:
-        """While it is open, ``go_on`` is told which agent below was stopped while its node had paused."""
-        self._when_stopped.append(go_on)
+    def when_told(self, go_on: Callable[[StepKey | None], None]) -> Iterator[None]:
+        """While it is open, ``go_on`` is told at which step below something may go on that had paused; None:
+        at all of them."""
+        self._when_told.append(go_on)
         try:
             yield
         finally:
-            self._when_stopped.remove(go_on)
+            self._when_told.remove(go_on)
 
     def stop_of(self, place: Place) -> AgentTold | None:
         """What stops the agent at a place below this node, if a node above has stopped it."""
@@ -690,7 +760,7 @@ class Steps:
         # What a model tells is for agents that were started; a person may tell one that was called, too.
         if start is None or not (start.by or news.from_person):
             return "unknown"
-        return None if news.stops or start.kind == "llm" else "mute"
+        return "mute" if news.is_read and start.kind != "llm" else None
 
     async def _journal(self, news: AgentTold) -> None:
         if news.key in {told.key for told in self._known.told(news.place)}:
@@ -826,6 +896,10 @@ class _Losses:
 
 async def _nobody_to_stop(_: AgentTold) -> None:
     """A node whose agents do not run yet: it knows of the stop when it comes to them."""
+
+
+def _nothing_to_limit(seconds: float) -> None:
+    """The pass has not begun, or has ended."""
 
 
 def _follows(first: TextDelta, second: TextDelta) -> bool:

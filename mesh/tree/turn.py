@@ -80,6 +80,9 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the limits of whoever started it. ``slot`` is the place of the started agent, or item of a map, in whose
     slot this node works; empty: it needs none.
 
+    ``held`` are the places of the agents around this node that a person has paused: while there are any,
+    nothing new begins here.
+
     ``conceals``: a draft is checked here, and what happens is told to nobody but the journal: see
     `mesh.core.concealed`.
 
@@ -125,6 +128,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget: Mapping[str, float] = {}
     scopes: Sequence[Scope] = ()
     slot: str = ""
+    held: Sequence[str] = ()
 
     @property
     def activation(self) -> Activation:

@@ -343,7 +343,7 @@ def test_what_a_started_agent_is_told_while_it_works_is_printed_under_its_handle
     told = AgentTold(step="0.search@0-0-0", id="0/tool/1.0", text="only cats", by="main")
     shown = printed([spawned(0, title="pets"), told], {"0": "main", "search": "search"})
     assert shown == "  ─ search@0-0-0\n  ▸ pets\n  ▸ is told by main: only cats\n"
-    stopped = AgentTold(step="0.search@0-0-0", id="0/tool/2.0", text="enough", by="main", stops=True)
+    stopped = AgentTold(step="0.search@0-0-0", id="0/tool/2.0", text="enough", by="main", action="delete")
     shown = printed([spawned(0, title="pets"), stopped], {"0": "main", "search": "search"})
     assert shown == "  ─ search@0-0-0\n  ▸ pets\n  ▸ is stopped by main: enough\n"
 

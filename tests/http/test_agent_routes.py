@@ -142,6 +142,41 @@ async def test_an_agent_is_deleted_in_the_form_of_older_clients_too(
 
 
 @pytest.mark.parametrize(
+    ("pause", "resume"),
+    [({"action": "pause"}, {"action": "resume"}), ({"action": "pause"}, {"status": "running"})],
+)
+async def test_a_paused_agent_is_shown_as_that_until_it_is_resumed(
+    world: World, pause: dict[str, str], resume: dict[str, str]
+) -> None:
+    agent = search_of(await world.tree(), "cats")
+    answer = await world.http.post(f"/agent/{agent}/intervene", json=pause)
+    assert (answer.status_code, answer.json()["agent"]["detail"]) == (200, "paused")
+    world.let()
+
+    async def is_paused() -> Any:
+        shown = (await world.http.get(f"/conversations/{world.conversation}")).json()["conversation"]
+        return shown if shown["turn"]["state"] == "paused" else None
+
+    await until(is_paused)
+    refused = await world.http.post(f"/conversations/{world.conversation}/messages", json={"message": "more"})
+    assert (refused.status_code, f"paused search ({agent})" in refused.json()["error"]) == (409, True)
+    answer = await world.http.post(f"/agent/{agent}/intervene", json=resume)
+    assert (answer.status_code, "detail" in answer.json()["agent"]) == (200, False)
+    await ended(world)
+
+
+async def test_the_task_of_an_agent_is_changed_in_the_form_of_older_clients_too(world: World) -> None:
+    agent = search_of(await world.tree(), "cats")
+    body = {"userComment": "modify", "userContent": "horses", "status": "running"}
+    answer = await world.http.post(f"/agent/{agent}/intervene", json=body, headers={"X-User": "ann"})
+    shown = answer.json()["agent"]
+    assert (answer.status_code, shown["status"], shown["userContent"]) == (200, "modified", "horses")
+    await ended(world)
+    messages = (await world.http.get(f"/agent/{agent}")).json()["messages"]
+    assert "[ann gives you another task, while you work:]\nhorses" in [m["content"] for m in messages]
+
+
+@pytest.mark.parametrize(
     ("body", "said"),
     [
         ({}, 'say {"action": "comment"'),
@@ -152,6 +187,17 @@ async def test_an_agent_is_deleted_in_the_form_of_older_clients_too(
         ({"userComment": 3}, 'the body must have a "userComment", a string'),
         ({"action": "delete", "reason": 3}, '"reason" must be a text'),
         ({"action": "delete", "reason": "x" * 5000}, '"reason" must be a text'),
+        ({"action": "pause", "reason": []}, '"reason" must be a text'),
+        ({"action": "pause", "now": "yes"}, '"now" must be true or false'),
+        ({"action": "modify"}, '"changes": Expected `object`'),
+        ({"action": "modify", "changes": {}}, '"changes" must have one of task, prompt'),
+        ({"action": "modify", "changes": {"tasks": "x"}}, "unknown field `tasks`"),
+        ({"action": "modify", "changes": {"tools": "add"}}, "Expected `array`"),
+        ({"action": "modify", "changes": {"task": " "}}, "a task must not be empty"),
+        ({"action": "modify", "changes": {"timeout_s": 0}}, "`float` > 0"),
+        ({"action": "modify", "changes": {"model": "gpt-0"}}, "no node has the model gpt-0"),
+        ({"action": "modify", "changes": {"prompt": "x" * 999_999}}, '"changes" has more than'),
+        ({"userComment": "modify"}, '"changes": Expected `str`, got `null` - at `$.task`'),
     ],
 )
 async def test_what_is_unclear_is_refused(world: World, body: dict[str, Any], said: str) -> None:

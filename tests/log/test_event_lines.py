@@ -564,7 +564,7 @@ class TestStartedAgents:
         text = shown([*self.events(1)[:2], told, report])
         assert "search@0-0-0 is told by lead: only cats" in text
         stopped = AgentTold(
-            turn=1, time=at(3), step=place, id="0/tool/1.0", text="enough", by="lead", stops=True
+            turn=1, time=at(3), step=place, id="0/tool/1.0", text="enough", by="lead", action="delete"
         )
         assert "search@0-0-0 is stopped by lead: enough" in shown([*self.events(1)[:2], stopped])
         assert "node 0 is told: search@0-0-0: three" in text

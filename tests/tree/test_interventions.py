@@ -5,10 +5,19 @@ from typing import Any
 
 import pytest
 
-from mesh.core.events import AgentTold, AnyEvent, Completed, LlmCall, NodeCompleted
+from mesh.core.events import (
+    AgentTold,
+    AnyEvent,
+    Completed,
+    LlmCall,
+    LlmReserved,
+    NewsAction,
+    NodeCompleted,
+    ToolResult,
+)
 from mesh.core.ids import new_id
 from mesh.core.messages import User
-from mesh.keeper.requests import Cancel, Intervene, InterventionName, ListAgents, ShowAgent
+from mesh.keeper.requests import AgentChanges, Cancel, Intervene, ListAgents, ShowAgent
 from tests.worlds.mesh import Caller, Create, WorldMesh, calls, says, until
 from tests.worlds.trees import ByNode, add, config, llm, sequential
 
@@ -44,10 +53,14 @@ class Watched:
         await self.world.ask(Create(self.id, Caller(session_id="s1"), "go", wait=False))
 
     async def step_in(
-        self, agent: str, action: InterventionName, text: str = "", **caller: str
+        self, agent: str, action: NewsAction, text: str = "", *, now: bool = False, **caller: str
     ) -> tuple[int, dict[str, Any]]:
         who = Caller(session_id="s1", by="ann", **caller)
-        return await self.world.ask(Intervene(agent, who, action, text))
+        return await self.world.ask(Intervene(agent, who, action, text, now=now))
+
+    async def modify(self, agent: str, *, now: bool = False, **changes: Any) -> tuple[int, dict[str, Any]]:
+        who = Caller(session_id="s1", by="ann")
+        return await self.world.ask(Intervene(agent, who, "modify", "", AgentChanges(**changes), now))
 
     async def agents(self, *, ended: bool = False) -> dict[str, dict[str, Any]]:
         """By place."""
@@ -69,7 +82,7 @@ class Watched:
 
         async def ended() -> Any:
             turn = (await self.world.show(self.id))["turn"]
-            return turn if turn["state"] not in ("working", "submitted", "waiting_approval") else None
+            return turn if turn["state"] not in ("working", "paused", "waiting_approval") else None
 
         return str((await until(ended))["response"])
 
@@ -208,7 +221,7 @@ async def test_deleting_the_root_agent_cancels_the_turn_and_says_who_did() -> No
         (told,) = await run.events(AgentTold)
         (end,) = await run.events(Completed)
         assert await run.agents() == {}
-    assert (told.step, told.stops, told.by, told.text) == ("0", True, "ann", "enough")
+    assert (told.step, told.action, told.by, told.text) == ("0", "delete", "ann", "enough")
     assert end.cancelled_on_request
 
 
@@ -252,7 +265,7 @@ async def test_a_node_without_a_model_of_its_own_is_told_nothing() -> None:
 
 
 @pytest.mark.parametrize("action", ["comment", "delete"])
-async def test_an_intervention_with_a_key_counts_once(action: InterventionName) -> None:
+async def test_an_intervention_with_a_key_counts_once(action: NewsAction) -> None:
     model = ByNode(main=[spawn("cats"), WAIT, says("done")])
     model.gates["search"] = asyncio.Event()
     async with mesh(model, SEARCH) as world:
@@ -421,3 +434,324 @@ async def test_the_last_answer_that_a_limit_allows_counts_although_a_comment_com
         await run.step_in(run.id, "comment", "more")
         model.gates["main"].set()
         assert await run.answer() == "an answer"
+
+
+# -- pausing
+
+
+async def held(run: Watched, state: str = "paused") -> None:
+    async def is_so() -> bool:
+        return bool((await run.world.show(run.id))["turn"]["state"] == state)
+
+    await until(is_so)
+
+
+async def test_a_paused_agent_takes_its_answer_and_goes_on_by_it_when_it_is_resumed() -> None:
+    model = ByNode(main=[calls(("look", {})), says("done")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, tree=llm("main")) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        status, body = await run.step_in(run.id, "pause", "let me think")
+        assert (status, body["agent"]["status"], body["agent"]["detail"]) == (200, "running", "paused")
+        model.gates["main"].set()
+        await held(run)
+        assert (world.ledger.lines, len(await run.events(LlmCall))) == ([], 1)
+        status, _ = await run.step_in(run.id, "resume")
+        assert status == 200
+        assert await run.answer() == "done"
+        told = [(e.action, e.text, e.by) for e in await run.events(AgentTold)]
+    assert (world.ledger.lines, model.asked["main"]) == (["look"], 2)
+    assert told == [("pause", "let me think", "ann"), ("resume", "", "ann")]
+
+
+async def test_an_agent_that_is_paused_with_its_last_answer_does_not_end_before_it_is_resumed() -> None:
+    model = ByNode(main=[says("done")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, tree=llm("main")) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        await run.step_in(run.id, "pause")
+        model.gates["main"].set()
+        await held(run)
+        await run.step_in(run.id, "comment", "shorter")
+        await held(run)
+        await run.step_in(run.id, "resume")
+        assert await run.answer() == "done"
+        heard = [event.heard for event in await run.events(LlmCall)]
+    assert [len(ids) for ids in heard] == [0, 1]
+
+
+async def test_who_is_paused_while_the_others_work_holds_up_nobody_and_is_waited_for() -> None:
+    model = ByNode(main=[spawn("cats", "dogs"), WAIT, says("done")], search=[says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search", 2)
+        agent = await run.agent_at("0.search@0-0-0")
+        assert (await run.step_in(agent, "pause"))[0] == 200
+        model.gates["search"].set()
+        await held(run)
+        ends = [event.step for event in await run.events(NodeCompleted)]
+        assert ends == ["0.search@0-0-1"]
+        agents = await run.agents()
+        assert {place: agent.get("detail") for place, agent in agents.items()} == {
+            "0": None,
+            "0.search@0-0-0": "paused",
+        }
+        await run.step_in(agent, "resume")
+        assert await run.answer() == "done"
+    assert model.asked["search"] == 2
+
+
+async def test_all_that_an_agent_has_started_pauses_and_goes_on_with_it() -> None:
+    model = ByNode(main=[spawn("cats", "dogs"), WAIT, says("done")], search=[calls(("look", {})), says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search", 2)
+        assert (await run.step_in(run.id, "pause"))[0] == 200
+        model.gates["search"].set()
+        await held(run)
+        assert {agent.get("detail") for agent in (await run.agents()).values()} == {"paused"}
+        assert (world.ledger.lines, model.asked["search"]) == ([], 2)
+        await run.step_in(run.id, "resume")
+        assert await run.answer() == "done"
+    assert world.ledger.lines == ["look", "look"]
+
+
+async def test_a_decision_about_a_paused_agents_question_is_taken_and_acts_when_it_is_resumed() -> None:
+    model = ByNode(main=[add(1), says("done")])
+    async with mesh(model, tree=llm("main")) as world:
+        run = Watched(world)
+        _, body = await world.ask(Create(run.id, Caller(session_id="s1"), "go"))
+        assert (await run.step_in(run.id, "pause"))[0] == 200
+        status, body = await world.decide(body["result"]["approval"]["uuid"], "approve")
+        assert (status, body["conversation"]["turn"]["state"]) == (200, "paused")
+        assert (world.ledger.lines, body["result"]["waiting_approval"]) == ([], False)
+        assert f"paused test ({run.id})" in body["result"]["response"]
+        await run.step_in(run.id, "resume")
+        assert await run.answer() == "done"
+    assert world.ledger.lines == ["add 1"]
+
+
+async def test_a_paused_turn_takes_no_message_and_stays_paused_when_everything_dies() -> None:
+    model = ByNode(main=[says("done")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, tree=llm("main")) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        await run.step_in(run.id, "pause")
+        model.gates["main"].set()
+        await held(run)
+        await world.crash()
+        await held(run)
+        status, body = await world.say(run.id, "more")
+        assert (status, "is paused" in body["error"]) == (409, True)
+        await run.step_in(run.id, "resume")
+        assert await run.answer() == "done"
+    assert model.asked["main"] == 1
+
+
+async def test_a_paused_agent_can_be_deleted() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")], search=[calls(("look", {})), says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0-0")
+        await run.step_in(agent, "pause")
+        model.gates["search"].set()
+        await held(run)
+        assert (await run.step_in(agent, "delete", "no"))[0] == 200
+        assert await run.answer() == "done"
+    assert world.ledger.lines == []
+
+
+async def test_a_pipeline_that_is_paused_begins_no_further_node() -> None:
+    model = ByNode(first=[says("one")], second=[says("two")])
+    model.gates["first"] = asyncio.Event()
+    tree = sequential(llm("first"), llm("second"))
+    async with mesh(model, tree=tree) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "first")
+        assert (await run.step_in(run.id, "pause"))[0] == 200
+        model.gates["first"].set()
+        await held(run)
+        assert model.asked["second"] == 0
+        await run.step_in(run.id, "resume")
+        assert await run.answer() == "two"
+    assert (model.asked["first"], model.asked["second"]) == (1, 1)
+
+
+# -- at once
+
+
+async def test_a_comment_that_is_to_act_now_breaks_off_the_model_call_and_is_read_by_the_next_one() -> None:
+    model = ByNode(main=[says("done")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, tree=llm("main")) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        assert (await run.step_in(run.id, "comment", "in French", now=True))[0] == 200
+        await asked(model, "main", 2)
+        model.gates["main"].set()
+        assert await run.answer() == "done"
+        (told,) = await run.events(AgentTold)
+        answers = [(e.step, e.heard) for e in await run.events(LlmCall)]
+    assert answers == [("0/llm/0", (told.id,))]
+    assert model.messages["main"][-1] == User("[ann tells you, while you work:]\nin French")
+
+
+async def test_a_pause_that_is_to_act_now_breaks_off_the_model_calls_of_all_below_it() -> None:
+    model = ByNode(main=[spawn("cats", "dogs"), WAIT, says("done")], search=[says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search", 2)
+        assert (await run.step_in(run.id, "pause", now=True))[0] == 200
+        await held(run)
+        assert [e.step for e in await run.events(LlmCall)] == ["0/llm/0", "0/llm/1"]
+        await run.step_in(run.id, "resume")
+        await asked(model, "search", 4)
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+
+
+async def test_what_is_broken_off_under_a_budget_stays_reserved_and_is_reserved_anew() -> None:
+    model = ByNode(main=[says("done")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, tree=llm("main", budget={"max_llm_calls": 3})) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        assert (await run.step_in(run.id, "comment", "in French", now=True))[0] == 200
+        await asked(model, "main", 2)
+        model.gates["main"].set()
+        assert await run.answer() == "done"
+        attempts = [e.attempt for e in await run.events(LlmReserved)]
+        (answer,) = await run.events(LlmCall)
+    assert (attempts, answer.attempt, len(answer.heard)) == ([0, 1], 1, 1)
+
+
+async def test_news_that_is_to_act_now_does_not_break_off_a_tool() -> None:
+    runs, goes_on = asyncio.Event(), asyncio.Event()
+    model = ByNode(main=[add(1), says("done")])
+    async with mesh(model, tree=llm("main")) as world:
+
+        async def waits() -> None:
+            runs.set()
+            await asyncio.wait_for(goes_on.wait(), 30)
+
+        world.ledger.before_add = waits
+        run = Watched(world)
+        _, body = await world.ask(Create(run.id, Caller(session_id="s1"), "go"))
+        deciding = asyncio.create_task(world.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(runs.wait(), 30)
+        assert (await run.step_in(run.id, "comment", "be quick", now=True))[0] == 200
+        goes_on.set()
+        await deciding
+        assert await run.answer() == "done"
+        heard = [len(e.heard) for e in await run.events(LlmCall)]
+    assert (world.ledger.lines, heard) == (["add 1"], [0, 1])
+
+
+# -- changes
+
+
+async def test_a_changed_agent_works_by_its_changes_from_its_next_model_call_on() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")], search=[calls(("look", {})), says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0-0")
+        changes = {"task": "dogs", "prompt": "search: only {task}", "tools": [], "metadata": {"team": "b"}}
+        status, body = await run.modify(agent, **changes)
+        shown = {key: body["agent"][key] for key in ("status", "userContent", "metadata")}
+        assert (status, shown) == (
+            200,
+            {"status": "modified", "userContent": "dogs", "metadata": {"team": "b"}},
+        )
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+        (told,) = await run.events(AgentTold)
+        heard = {e.step: e.heard for e in await run.events(LlmCall) if "search@" in e.step}
+        (result,) = [e for e in await run.events(ToolResult) if "search@" in e.step]
+        agents = await run.agents(ended=True)
+    assert (told.changes, told.before) == (changes, {"task": "cats"})
+    assert [*heard.values()] == [(), (told.id,)]
+    assert (result.is_error, result.skipped, world.ledger.lines) == (True, True, [])
+    request = model.requests["search"]
+    assert (request.system, request.tools) == ("search: only dogs", ())
+    assert User("[ann gives you another task, while you work:]\ndogs") in request.messages
+    assert agents["0.search@0-0-0"]["status"] == "completed"
+
+
+async def test_another_model_of_the_config_goes_on_with_what_was_said() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")], search=[says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH, llm("other", model="gpt-9")) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0-0")
+        status, body = await run.modify(agent, model="gpt-10")
+        assert (status, "gpt-9" in body["error"]) == (400, True)
+        assert (await run.modify(agent, model="gpt-9", now=True))[0] == 200
+        await asked(model, "search", 2)
+        assert model.requests["search"].model == "gpt-9"
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+    assert model.asked["search"] == 2
+
+
+async def test_what_was_changed_holds_when_everything_dies() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")], search=[says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        assert (await run.modify(await run.agent_at("0.search@0-0-0"), prompt="search: be brief"))[0] == 200
+        await world.crash()
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+    assert model.requests["search"].system == "search: be brief"
+
+
+async def test_a_changed_timeout_ends_an_agent_that_works_longer() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")], search=[says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0-0")
+        assert (await run.modify(agent, timeout_s=0.01))[0] == 200
+        assert await run.answer() == "done"
+        (end,) = [e for e in await run.events(NodeCompleted) if "search@" in e.step]
+    assert (end.status, end.text) == ("failed", "search took longer than 0.01 s (timeout_s)")
+
+
+async def test_what_no_model_of_its_own_would_meet_cannot_be_changed() -> None:
+    model = ByNode(first=[says("one")])
+    model.gates["first"] = asyncio.Event()
+    async with mesh(model, tree=sequential(llm("first"))) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "first")
+        assert (await run.modify(run.id, prompt="x"))[0] == 409
+        assert (await run.modify(run.id, metadata={"team": "b"}))[0] == 200
+        model.gates["first"].set()
+        assert await run.answer() == "one"

@@ -246,7 +246,7 @@ async def test_a_card_says_which_of_the_agents_asks(page: Page) -> None:
 
 
 async def test_an_agent_that_a_node_above_stopped_says_who_did_it_and_why(page: Page) -> None:
-    stopped = event("agent_told", agent(1), id="0/tool/1.0", text="Too dear.", by="lead", stops=True)
+    stopped = event("agent_told", agent(1), id="0/tool/1.0", text="Too dear.", by="lead", action="delete")
     assert "Stopped by lead: Too dear." in await shown(page, [*spawned(2), stopped])
 
 

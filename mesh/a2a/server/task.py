@@ -35,6 +35,7 @@ from mesh.core.view import ConversationView, PendingApproval, TurnState, TurnVie
 STATES: dict[TurnState | None, "pb.TaskState"] = {
     None: pb.TASK_STATE_SUBMITTED,
     "working": pb.TASK_STATE_WORKING,
+    "paused": pb.TASK_STATE_WORKING,
     "waiting_approval": pb.TASK_STATE_INPUT_REQUIRED,
     "auth_required": pb.TASK_STATE_AUTH_REQUIRED,
     "completed": pb.TASK_STATE_COMPLETED,

@@ -50,7 +50,7 @@ function inTurn(conversation, event) {
 }
 
 /** @param {Turn | undefined} turn */
-export const isOpen = (turn) => turn?.status === "running" || turn?.status === "waiting";
+export const isOpen = (turn) => ["running", "waiting", "paused"].includes(turn?.status ?? "");
 /** @param {Conversation} conversation */
 export const lastTurn = (conversation) => conversation.turns.at(-1);
 /** @param {Conversation} conversation */

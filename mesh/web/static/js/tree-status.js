@@ -28,7 +28,7 @@ export function statusOf(turn, slot) {
 }
 
 /** @param {string} status */
-export const isAtWork = (status) => status === "running" || status === "waiting";
+export const isAtWork = (status) => ["running", "waiting", "paused"].includes(status);
 
 /**
  * @param {Turn} turn

@@ -19,7 +19,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {number} number
  * @property {string} text what the user said
  * @property {string} time
- * @property {"running" | "waiting" | "completed" | "cancelled" | "failed"} status
+ * @property {"running" | "waiting" | "paused" | "completed" | "cancelled" | "failed"} status `paused`: by a person
  * @property {string} response
  * @property {string} error
  * @property {string} endedAt
@@ -99,7 +99,7 @@ import { nothing, withPiece } from "./streamed-text.js";
 
 /**
  * What an agent was told while it works. The key is made of its place and of the call that told it.
- * @typedef {{kind: "told", step: string, node: string, text: string, by: string, stops: boolean}} ToldItem
+ * @typedef {{kind: "told", step: string, node: string, text: string, by: string, action: string, changes: string[]}} ToldItem
  */
 
 /**
@@ -295,8 +295,9 @@ const CHANGES = {
     resume(turn);
   },
   agent_told: (turn, event) => {
-    const { text, by = "", stops = false } = event;
-    putItem(turn, { kind: "told", step: `${event.step} ${event.id}`, node: event.node, text, by, stops });
+    const { text, by = "", action = "comment", changes = {}, now = false } = event;
+    if (now) breakOff(turn, event.node);
+    putItem(turn, { kind: "told", step: `${event.step} ${event.id}`, node: event.node, text, by, action, changes: Object.keys(changes) });
     resume(turn);
   },
   llm_reserved: (turn) => {
@@ -328,7 +329,7 @@ const CHANGES = {
     resume(turn);
   },
   paused: (turn) => {
-    if (turn.pending.size) turn.status = "waiting";
+    turn.status = turn.pending.size ? "waiting" : "paused";
   },
   completed: (turn, event) => {
     end(turn, event);
@@ -518,7 +519,18 @@ function addModelAnswer(turn, event) {
  * @type {(turn: Turn) => void}
  */
 function resume(turn) {
-  if (turn.status === "waiting") turn.status = "running";
+  if (turn.status === "waiting" || turn.status === "paused") turn.status = "running";
+}
+
+/**
+ * Takes back what models are saying at a place and below it: they are asked again.
+ * @type {(turn: Turn, place: string) => void}
+ */
+function breakOff(turn, place) {
+  for (const step of turn.speaking) {
+    const item = textAt(turn, step);
+    if (item && scopesOf(item.node).includes(place)) putItem(turn, { ...item, text: nothing });
+  }
 }
 
 /** @type {(sum: Usage, usage?: {input?: number, output?: number}) => Usage} */

@@ -15,7 +15,7 @@ import { Memo } from "./memo.js";
 import { StartedAgents } from "./started-agents.js";
 import { Arguments, Call, Decided, Result, Tool } from "./tool.js";
 import { Validation } from "./validation.js";
-import { count, dollars, duration, inSpiteOf, limitReached, limitName } from "./words.js";
+import { count, dollars, duration, inSpiteOf, limitReached, limitName, TOLD } from "./words.js";
 
 /** @import { Decision } from "../api.js" */
 /** @import { DecisionState } from "../chat.js" */
@@ -80,7 +80,7 @@ export class TurnView extends Component {
 
 /** @type {(turn: Turn, item: Item) => boolean} */
 function isShown(turn, item) {
-  if (item.kind === "told") return item.text !== ""; // what is said to an agent that checks a draft is not shown
+  if (item.kind === "told") return item.text !== "" || item.action !== "comment"; // what is said to an agent that checks a draft is not shown
   return item.kind !== "text" || Boolean(item.text.text || item.limit || decisionsAt(turn, item.step).length);
 }
 
@@ -191,6 +191,12 @@ function ItemView({ item, view }) {
   return html`<${Memo} by=${by} draw=${() => html`<${Step} ...${{ item, decided, agent, view }} />`} />`;
 }
 
+/** @param {{item: import("../turn.js").ToldItem}} props */
+function Told({ item: { action, by, text, changes } }) {
+  const what = changes.length ? ` (${visible(changes.join(", "))})` : "";
+  return html`<p class="told">${TOLD[action] ?? "Told"}${what}${by && html` by <strong>${visible(by)}</strong>`}${text && `: ${visible(text)}`}</p>`;
+}
+
 /** @param {{item: Item, decided: Approval[], agent: string, view: View}} props */
 function Step({ item, decided, agent, view }) {
   const { turn, names } = view;
@@ -199,7 +205,7 @@ function Step({ item, decided, agent, view }) {
     return agent ? html`<${AgentCall} ...${{ item, decided, agent, view }} />` : html`<${Tool} ...${{ item, decided }} />`;
   }
   if (item.kind === "verdict") return html`<${Verdict} ...${{ item, decided, agent, view }} />`;
-  if (item.kind === "told") return html`<p class="told">${item.stops ? "Stopped" : "Told"}${item.by && html` by <strong>${visible(item.by)}</strong>`}: ${visible(item.text)}</p>`;
+  if (item.kind === "told") return html`<${Told} item=${item} />`;
   return html`
     ${decided.map((one) => html`<${Decided} approval=${one} about=${kindOf(one).title} key=${one.uuid} />`)}
     ${item.limit && html`<p class="limit-reached">${limitReached(item.limit, item.limit.scope === "0" ? "this turn" : nameAt(turn, names, item.limit.scope))}</p>`}

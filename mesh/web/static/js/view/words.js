@@ -8,13 +8,16 @@ import { visible } from "../exact-json.js";
 /** @type {Record<string, string>} */
 export const CONVERSATION = { active: "", waiting_approval: "waiting", completed: "closed" };
 /** @type {Record<string, string>} */
-export const TURN = { running: "running", waiting: "needs you", completed: "", cancelled: "stopped", failed: "failed" };
+export const TURN = { running: "running", waiting: "needs you", paused: "paused", completed: "", cancelled: "stopped", failed: "failed" };
 
 /** @type {Record<Phase, string>} */
 export const PHASE = {
   writing: "being written", called: "running", running: "running", waiting: "waits for you", done: "done",
   failed: "failed", skipped: "not run", rejected: "rejected", stopped: "stopped", denied: "denied",
 };
+
+/** @type {Record<string, string>} what a person, or an agent, does to one at work */
+export const TOLD = { comment: "Told", modify: "Changed", pause: "Paused", resume: "Resumed", delete: "Stopped" };
 
 /** @type {Record<string, string>} of the run of an agent */
 export const RUN = { running: "running", waiting: "waits for you", completed: "done", failed: "failed", deleted: "deleted", stopped: "stopped" };
