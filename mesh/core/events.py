@@ -479,6 +479,7 @@ class AgentsReported(Event, frozen=True):
 
 NewsAction = Literal["comment", "modify", "pause", "resume", "delete"]
 """What news for an agent at work is to do."""
+NEWS_ACTIONS: tuple[NewsAction, ...] = get_args(NewsAction)
 SEEN_BY_MODELS = frozenset({"task", "prompt", "model", "tools"})
 """The changes of an agent that its model calls depend on; the others are ``timeout_s`` and ``metadata``."""
 

@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.errors import BadRequest, Conflict, NotFound, Unavailable
-from mesh.core.events import AgentTold, AnyEvent, NodeCompleted, now
+from mesh.core.events import AgentTold, AnyEvent, NewsAction, NodeCompleted, now
 from mesh.core.ids import new_id
 from mesh.core.places import ROOT, Place
 from mesh.keeper.driver import Driver
@@ -34,15 +34,24 @@ _READS = "llm"
 
 class Interventions:
     """See the module. ``root_kind`` is the type of the root of the tree, ``models`` are those that the config
-    names."""
+    names, ``allowed`` the actions that it lets people take."""
 
-    def __init__(self, driver: Driver, root_kind: str, models: Collection[str]) -> None:
+    def __init__(
+        self, driver: Driver, root_kind: str, models: Collection[str], allowed: Collection[NewsAction]
+    ) -> None:
         self._driver = driver
         self._root_kind = root_kind
         self._models = models
+        self._allowed = allowed
 
     async def intervene(self, loaded: LoadedConversation, request: Intervene) -> None:
-        """Carries an intervention out. Raises `NotFound`, `Conflict`, `Unavailable`, `JournalError`."""
+        """Carries an intervention out. Raises `BadRequest`, `NotFound`, `Conflict`, `Unavailable`,
+        `JournalError`."""
+        if request.action not in self._allowed:
+            allowed = ", ".join(self._allowed) or "nothing"
+            raise Conflict(
+                f"the config does not let people {request.action} agents, but: {allowed} (intervene)"
+            )
         try:
             async with asyncio.timeout(_WITHIN_S):
                 if request.action == "delete":

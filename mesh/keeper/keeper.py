@@ -28,11 +28,13 @@ from mesh.core.concealed import as_agents_see
 from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import Conflict, JournalError, MeshError, NotFound, TooManyRequests
 from mesh.core.events import (
+    NEWS_ACTIONS,
     AnyEvent,
     ApprovalRequired,
     ApprovalShown,
     ConversationCompleted,
     ConversationCreated,
+    NewsAction,
     UserMessage,
     now,
 )
@@ -126,13 +128,15 @@ _LISTEN_S = 20.0
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a keeper needs to know of the agent, and its bounds (times in seconds). ``root`` is the name of
-    the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have."""
+    the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have, ``intervene``
+    what people may do with agents at work."""
 
     agent: str
     digest: str
     root: str = ""
     root_kind: str = "llm"
     models: frozenset[str] = frozenset()
+    intervene: tuple[NewsAction, ...] = NEWS_ACTIONS
     system_prompt: str = ""
     turn_timeout_s: float = 3600.0
     unavailable_for_s: float = 120.0
@@ -176,7 +180,9 @@ class Keeper:
         self._denial = denial
         self._covered = CoveredApprovals(self._shard.index, book, settings.root, self._approve_covered)
         self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants, self._covered)
-        self._interventions = Interventions(self._driver, settings.root_kind, settings.models)
+        self._interventions = Interventions(
+            self._driver, settings.root_kind, settings.models, settings.intervene
+        )
         self._recovery = Recovery(self._shard, self._driver, self._grants, settings.max_recovering)
 
     async def start(self) -> None:

@@ -33,6 +33,7 @@ def agent_keeper(
         digest=config.digest,
         root=config.tree.name,
         root_kind=config.tree.type,
+        intervene=config.intervene,
         models=frozenset(model for _, model in config.models()),
         system_prompt=tree_of(config).prompt or config.prompt,
         turn_timeout_s=config.limits.turn_timeout_s,

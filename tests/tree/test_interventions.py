@@ -755,3 +755,20 @@ async def test_what_no_model_of_its_own_would_meet_cannot_be_changed() -> None:
         assert (await run.modify(run.id, metadata={"team": "b"}))[0] == 200
         model.gates["first"].set()
         assert await run.answer() == "one"
+
+
+async def test_people_may_do_what_the_config_lets_them_and_nothing_else() -> None:
+    model = ByNode(main=[says("done")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, tree=llm("main"), intervene=["comment"]) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        assert (await run.step_in(run.id, "comment", "quick"))[0] == 200
+        status, body = await run.step_in(run.id, "pause")
+        assert (status, body["error"]) == (
+            409,
+            "the config does not let people pause agents, but: comment (intervene)",
+        )
+        model.gates["main"].set()
+        assert await run.answer() == "done"

@@ -194,6 +194,7 @@ class WorldMesh:
             digest=self.config.digest,
             root=self.config.tree.name,
             root_kind=self.config.tree.type,
+            intervene=self.config.intervene,
             models=frozenset(name for _, name in self.config.models()),
             system_prompt=self.config.prompt,
             agents_at_once=self.config.limits.agents_at_once,
