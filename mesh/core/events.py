@@ -487,11 +487,12 @@ SEEN_BY_MODELS = frozenset({"task", "prompt", "model", "tools"})
 class AgentTold(Event, frozen=True):
     """An agent was told something while it works. The ``step`` is the place of the agent. ``id`` identifies
     it: it is the step of the tool call by which a node above told a started agent; ``by`` is the name of that
-    node. The model of the agent reads a ``comment`` in its next call (`LlmCall.heard`). To ``delete`` an
-    agent is for the node that started it. With ``pause``, the agent and all below it begin no further step
-    until ``resume``. To ``modify`` it sets the ``changes``: by their names;
-    ``before`` are their values before, where the journal has them. The ``text`` is what the agent is told,
-    or the reason. If it is to act ``now``, a model call that it meets is broken off.
+    node. ``text`` is what it is told, or the reason.
+
+    The model of the agent reads a ``comment`` in its next call (`LlmCall.heard`). To ``delete`` an agent is
+    for the node that started or called it. With ``pause``, the agent and all below it begin no further step
+    until ``resume``. ``modify`` sets the ``changes``, by name; ``before`` are their values before, as far as
+    the journal has them. If it is to act ``now``, a model call that it meets is broken off.
 
     ``from_person``: it is an intervention. A person told the agent, ``by`` is the name of the person, as in
     `ApprovalResolved`, and ``id`` is a random one."""
@@ -530,8 +531,7 @@ class AgentTold(Event, frozen=True):
     @property
     def addressee(self) -> Place:
         """The place of the node that acts on it."""
-        starter = self.place.started_in if self.stops else None
-        return starter.place if starter else self.place
+        return next(self.place.enclosing, self.place) if self.stops else self.place
 
 
 class RemoteQuestion(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -102,9 +102,9 @@ class Interventions:
             await self._append(loaded, agent, [told])
             await self._end_turn(loaded, told.turn)
             return
-        if not Place(agent.place).is_started:
+        if (call := Place(agent.place).call) and call.validated:
             around = f"delete the one around it: {agent.parent_id}"
-            raise Conflict(f"agent {agent.name} was not started beside another one's work; {around}")
+            raise Conflict(f"agent {agent.name} checks an answer, which counts only once it has; {around}")
         end = NodeCompleted(
             turn=told.turn,
             step=told.step,

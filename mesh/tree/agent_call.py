@@ -189,6 +189,8 @@ class _AgentCall(CallDriver):
             self._calls.settings,
             may_end_turn=not self._calls.are_checked,
         )
+        if output.status == "deleted":
+            return Returned(output.text, is_error=True)
         if output.status not in ("completed", "failed"):
             return not_ended(output)
         text = output.text + (_FORCED.format(output.forced) if output.forced else "")

@@ -267,6 +267,8 @@ class AgentsAtWork:
             run, below = self._pass_of(start, exchange)
             output = await self._steps.run_below(run, below)
         failpoint("agent.returned")
+        if output.status == "deleted":
+            return _Ended(self._deleted(start, output.text))
         if output.status not in ("completed", "failed"):
             ended = not_ended(output)
             self._pauses(start.step)

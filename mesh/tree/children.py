@@ -60,6 +60,10 @@ class Children:
         began = time.monotonic()
         output = await steps.run_below(child.run, turn)
         match output.status:
+            case "deleted":
+                return steps.known(turn.place.step, NodeCompleted) or steps.record(
+                    turn.place.step, NodeCompleted(name=child.name, status="deleted", text=output.text)
+                )
             case "completed" | "failed" as status:
                 return steps.record(
                     turn.place.step,

@@ -36,6 +36,8 @@ class Loop:
                     return done
                 if done.status == "failed":
                     return PassEnd("failed", done.text)
+                if done.status == "deleted":
+                    continue
                 written |= done.state
                 if done.ends_agent:
                     return ending(done, written, forced)

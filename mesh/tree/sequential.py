@@ -25,6 +25,8 @@ class Sequential:
                 return done
             if done.status == "failed":
                 return PassEnd("failed", done.text)
+            if done.status == "deleted":
+                continue
             written |= done.state
             if done.ends_agent:
                 return ending(done, written, forced)

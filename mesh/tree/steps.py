@@ -173,6 +173,36 @@ class PassesAtOnce:
             self.number -= 1
 
 
+class Breakable:
+    """Something that is awaited, once at a time, until it is broken off from outside."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self._is_broken_off = False
+
+    async def unless_broken_off(self, call: Coroutine[Any, Any, T]) -> T | None:
+        """What it comes to; None if it was broken off, once it has ended by that."""
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled_before = task.cancelling()
+        self._task, self._is_broken_off = task, False
+        try:
+            return await call
+        except asyncio.CancelledError:
+            # As `asyncio.timeout` does it: whoever else cancels the task cancels it for good.
+            if self._is_broken_off and task.uncancel() <= cancelled_before:
+                return None
+            raise
+        finally:
+            self._task = None
+
+    def break_off(self) -> None:
+        """Ends it, if it goes on."""
+        if self._task is not None and not self._is_broken_off:
+            self._is_broken_off = True
+            self._task.cancel()
+
+
 class Steps:
     """One node in one pass. Not shared between passes; used by one event loop."""
 
@@ -202,8 +232,8 @@ class Steps:
         self._below = NodesBelow(self._known.told, lambda: sorted(self._held))
         self._hears = True
         self.told_now = 0  # how often news came that is to act now
-        self._model_call: asyncio.Task[Any] | None = None  # what such news breaks off
-        self._is_broken_off = False
+        self._model_call = Breakable()
+        self._calls_below: dict[str, Breakable] = {}  # by place
         self._taking_news = 0  # how many hearings are under way
         self._no_news = asyncio.Event()
         self._no_news.set()
@@ -472,6 +502,26 @@ class Steps:
         as long as anybody waits."""
         if self._slots.is_working(turn.at):
             turn = msgspec.structs.replace(turn, slot=turn.at)
+        if (deleted := self._deleted(turn.place)) is not None:
+            return deleted
+        call = self._calls_below[turn.at] = Breakable()
+        try:
+            output = await call.unless_broken_off(self._run_below(run, turn))
+        finally:
+            del self._calls_below[turn.at]
+        if output is None:
+            output = self._deleted(turn.place)
+            assert output is not None  # nothing else breaks it off
+        return output
+
+    def _deleted(self, place: Place) -> PassOutput | None:
+        """How the call of a node ends whose agent a person has deleted; None if nobody has."""
+        stop, end = self.stop_of(place), self.known(place.step, NodeCompleted)
+        if stop is None and (end is None or end.status != "deleted"):
+            return None
+        return PassOutput("deleted", stop.end_text if stop else end.text if end else "")
+
+    async def _run_below(self, run: RunNode, turn: PassInput) -> PassOutput:
         losses: _Losses | None = None
         while True:
             try:
@@ -596,25 +646,7 @@ class Steps:
         if as_of != self.told_now:
             call.close()
             return None
-        task = asyncio.current_task()
-        assert task is not None
-        cancelled_before = task.cancelling()
-        self._model_call, self._is_broken_off = task, False
-        try:
-            return await call
-        except asyncio.CancelledError:
-            # As `asyncio.timeout` does it: whoever else cancels the task cancels it for good.
-            if self._is_broken_off and task.uncancel() <= cancelled_before:
-                return None
-            raise
-        finally:
-            self._model_call = None
-
-    def _break_off(self) -> None:
-        self.told_now += 1
-        if self._model_call is not None and not self._is_broken_off:
-            self._is_broken_off = True
-            self._model_call.cancel()
+        return await self._model_call.unless_broken_off(call)
 
     @property
     def is_held(self) -> bool:
@@ -693,7 +725,8 @@ class Steps:
         if "timeout_s" in news.changes:
             self.limit_time(news.changes["timeout_s"])
         if news.now:
-            self._break_off()
+            self.told_now += 1
+            self._model_call.break_off()
         if news.action in ("pause", "resume"):  # it is about all below, too
             await self._below.hear_all(news)
         if news.action == "resume":
@@ -709,7 +742,12 @@ class Steps:
         if not is_durable:
             await self._journal(stop)
         self._known.add([stop])
-        await self.stop_agent(stop)
+        if stop.place.is_started:
+            await self.stop_agent(stop)
+        elif (start := self.known(stop.place.step, AgentStarted)) is not None:
+            self.record(stop.place.step, NodeCompleted(name=start.name, status="deleted", text=stop.end_text))
+            if call := self._calls_below.get(stop.step):
+                call.break_off()
         # Once its end is journaled, nothing that is left of the agent can claim or record.
         await self._send()
         return "taken"

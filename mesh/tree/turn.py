@@ -168,7 +168,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"PassInput({self.conversation_id}, turn {self.turn}, run {self.run}, at {self.at})"
 
 
-PassStatus = Literal["completed", "paused", "stopped", "failed", "superseded", "interrupted"]
+PassStatus = Literal["completed", "paused", "stopped", "failed", "deleted", "superseded", "interrupted"]
 
 
 class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -184,6 +184,7 @@ class PassOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     schema; ``invalid`` the objection in spite of which it was accepted.
 
     ``stopped``: a person rejected what the turn was about, and gave no reason to go on with.
+    ``deleted``: a person has deleted what the node works for; ``text`` says who and why.
     ``superseded``: a newer pass runs, and this one counts for nothing. ``interrupted``: something did not
     answer, such as the keeper; another pass may follow. ``gave_up``: what did not answer was waited for as
     long as `PassInput.patience_s` says, so that nobody above waits for it once more.

@@ -64,6 +64,10 @@ async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: Pas
             assert isinstance(done, NodeCompleted)
             assert (done.step, done.name, done.status, done.text) == ("0.1.0", "it", status, "text")
             assert (done.state, done.exits, done.turn) == ({"k": "v"}, True, 1)
+        case "deleted":
+            done = await running
+            assert isinstance(done, NodeCompleted)
+            assert (done.status, done.text, done.state, done.exits) == ("deleted", "text", {}, False)
         case "paused":
             assert await running == PAUSED
         case "stopped":
@@ -75,7 +79,7 @@ async def test_every_way_a_childs_pass_can_end_is_told_to_its_parent(status: Pas
             with pytest.raises(NodeLost, match="text"):
                 await running
     kept, _ = await parent.close()
-    assert [e.step for e in kept] == (["0.1.0"] if status in ("completed", "failed") else [])
+    assert [e.step for e in kept] == (["0.1.0"] if status in ("completed", "failed", "deleted") else [])
 
 
 async def test_a_child_that_is_done_is_not_called_again() -> None:

@@ -772,3 +772,77 @@ async def test_people_may_do_what_the_config_lets_them_and_nothing_else() -> Non
         )
         model.gates["main"].set()
         assert await run.answer() == "done"
+
+
+# -- deleting agents that were called, and items
+
+
+async def test_a_called_agent_that_is_deleted_is_the_failed_call_of_who_called_it() -> None:
+    model = ByNode(main=[calls(("search", {"task": "cats"})), says("done")], search=[says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH, tree=llm("main", agents=["search"])) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0")
+        status, body = await run.step_in(agent, "delete", "no cats")
+        assert (status, body["agent"]["status"]) == (200, "deleted")
+        assert await run.answer() == "done"
+        (result,) = await run.events(ToolResult)
+        (end,) = await run.events(NodeCompleted)
+    assert (result.content, result.is_error) == ("Deleted by ann: no cats", True)
+    assert (end.step, end.status, model.asked["search"]) == ("0.search@0-0", "deleted", 1)
+
+
+async def test_a_called_agent_that_waits_for_a_person_is_deleted_and_the_other_goes_on() -> None:
+    two = calls(("search", {"task": "cats"}), ("search", {"task": "dogs"}))
+    model = ByNode(main=[two, says("done")], search=[add(1), says("a")])
+    async with mesh(model, SEARCH, tree=llm("main", agents=["search"])) as world:
+        run = Watched(world)
+        _, body = await world.ask(Create(run.id, Caller(session_id="s1"), "go"))
+        assert len(body["conversation"]["pending_approvals"]) == 2
+        assert (await run.step_in(await run.agent_at("0.search@0-0"), "delete", "no"))[0] == 200
+
+        async def one_waits() -> Any:
+            shown = await world.show(run.id)
+            return shown if len(shown["pending_approvals"]) == 1 else None
+
+        (left,) = (await until(one_waits))["pending_approvals"]
+        _, body = await world.decide(left["uuid"], "approve")
+        assert body["result"]["response"] == "done"
+        results = {e.step: e.content for e in await run.events(ToolResult) if e.node == "0"}
+    assert results["0/tool/0.0"] == "Deleted by ann: no"
+    assert world.ledger.lines == ["add 1"]
+
+
+async def test_a_called_agent_that_was_deleted_right_before_a_crash_does_not_go_on_after_it() -> None:
+    model = ByNode(main=[calls(("search", {"task": "cats"})), says("done")], search=[says("a")])
+    model.gates["search"] = asyncio.Event()
+    model.gates["main"] = asyncio.Event()
+    model.gates["main"].set()
+    async with mesh(model, SEARCH, tree=llm("main", agents=["search"])) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        model.gates["main"].clear()
+        assert (await run.step_in(await run.agent_at("0.search@0-0"), "delete", "no"))[0] == 200
+        await world.crash()
+        model.gates["main"].set()
+        assert await run.answer() == "done"
+        results = [e.content for e in await run.events(ToolResult)]
+    assert (results, model.asked["search"]) == (["Deleted by ann: no"], 1)
+
+
+async def test_an_item_of_a_map_that_is_deleted_adds_nothing_and_fails_nobody() -> None:
+    each = {"name": "each", "type": "map", "over": "items", "agents": [llm("item", "{item}")]}
+    model = ByNode(plan=[says('["a", "b"]')])
+    model.gates["item"] = asyncio.Event()
+    async with mesh(model, tree=sequential(llm("plan", output_key="items"), each)) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "item", 2)
+        assert (await run.step_in(await run.agent_at("0.1.0#1"), "delete", "no"))[0] == 200
+        model.gates["item"].set()
+        assert await run.answer() == '[null, "item says b"]'
+        ends = {e.step: e.status for e in await run.events(NodeCompleted) if "#" in e.step}
+    assert ends == {"0.1.0#1": "deleted", "0.1.0#2": "completed"}
