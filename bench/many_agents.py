@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import uvloop
 
 from bench.client import Connection
@@ -195,16 +196,14 @@ def _watched(bench: Bench, world: World) -> None:
 
 async def _streamed(port: int, count: int) -> None:
     """A turn whose events are read as they come, to its end."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 26)
-    raw = json.dumps({"message": str(count)}).encode()
-    head = "POST /map/conversations HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n"
-    writer.write(f"{head}Connection: close\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    url, accept = f"http://127.0.0.1:{port}/map/conversations", {"accept": "text/event-stream"}
     ends = 0
-    try:
-        while line := await reader.readline():
-            ends += line.startswith(b"data: ") and b'"node_completed"' in line
-    finally:
-        writer.close()
+    async with (
+        httpx.AsyncClient(timeout=httpx.Timeout(60)) as client,
+        client.stream("POST", url, json={"message": str(count)}, headers=accept) as response,
+    ):
+        async for line in response.aiter_lines():
+            ends += line.startswith("data: ") and '"node_completed"' in line
     if ends < count:
         raise RuntimeError(f"the watcher saw {ends} ends")
 

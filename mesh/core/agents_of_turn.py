@@ -120,8 +120,8 @@ class AgentsOfTurn:
         self._by_id: dict[str, _Agent] = {}
         self._called: dict[str, list[_Agent]] = {}  # those that have not answered, by the step that called
         self._held: dict[str, _Agent] = {}  # those that a person has paused, by place
-        self._resumed = 0  # the number of the newest event that let one go on
-        self._told: set[str] = set()  # the ids of the interventions
+        self._let_go = 0  # the number of the newest event that let one go on, or deleted one
+        self._told: dict[str, AgentTold] = {}  # the interventions, by id
         self._read: set[str] = set()  # and of what models have read
 
     def __eq__(self, other: object) -> bool:
@@ -139,7 +139,7 @@ class AgentsOfTurn:
             case AgentStarted() if event.step not in self._by_place:
                 self._add(as_clients_see(event))
             case AgentTold(from_person=True):
-                self._told.add(event.id)
+                self._told[event.id] = event
                 self._step_in(event)
             case NodeCompleted():
                 self._completed(event)
@@ -164,15 +164,20 @@ class AgentsOfTurn:
         root = self._held.get(ROOT.text)
         return root is not None and root.held_at > seq
 
-    def resumed_after(self, seq: int) -> bool:
-        """Whether a person let an agent go on after an event."""
-        return self._resumed > seq
+    def let_go_after(self, seq: int) -> bool:
+        """Whether a person did something after an event by which an agent may go on that had paused: let one
+        go on, or deleted one that others may have waited for."""
+        return self._let_go > seq
 
     def before(self, place: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """The values before some changes of an agent, as far as the journal has them."""
         agent = self._by_place[place]
         known = {"task": agent.content, "metadata": dict(agent.metadata), **agent.changes}
         return {name: known[name] for name in changes if known.get(name)}
+
+    def told(self, id: str) -> AgentTold | None:
+        """The intervention with this id, if it is journaled in this turn."""
+        return self._told.get(id)
 
     def knows(self, intervention: AgentTold) -> bool:
         """Whether an intervention is journaled in this turn, which may have ended since then."""
@@ -208,11 +213,11 @@ class AgentsOfTurn:
             case "resume":
                 agent.is_held = False
                 self._held.pop(agent.place, None)
-                self._resumed = event.seq
+                self._let_go = event.seq
             case "modify":
                 self._modify(agent, event)
-            case "delete":
-                pass  # its end follows
+            case "delete":  # its end follows
+                self._let_go = event.seq
 
     def _modify(self, agent: _Agent, event: AgentTold) -> None:
         agent.changes |= event.changes

@@ -336,9 +336,9 @@ class LlmSettled(Event, frozen=True):
 
 
 class LlmLost(Event, frozen=True):
-    """The process that made a reserved model call died. Nobody knows what the call cost, so its reservation
-    counts with its bound from here on, and other calls do not wait for it. An answer that comes all the same
-    settles it. ``attempt`` as in `LlmReserved`."""
+    """The process that made a reserved model call died, or the call was broken off. Nobody knows what it
+    cost, so its reservation counts with its bound from here on, and other calls do not wait for it. An answer
+    that comes all the same settles it. ``attempt`` as in `LlmReserved`."""
 
     attempt: int = 0
 

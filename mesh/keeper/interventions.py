@@ -10,7 +10,7 @@ its model, or ends it; otherwise whoever asked is told how the agent ended.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 from uuid import UUID, uuid5
 
@@ -34,10 +34,10 @@ _READS = "llm"
 
 class Interventions:
     """See the module. ``root_kind`` is the type of the root of the tree, ``models`` are those that the config
-    names, ``allowed`` the actions that it lets people take."""
+    names, each with whether its price is known, ``allowed`` the actions that it lets people take."""
 
     def __init__(
-        self, driver: Driver, root_kind: str, models: Collection[str], allowed: Collection[NewsAction]
+        self, driver: Driver, root_kind: str, models: Mapping[str, bool], allowed: Collection[NewsAction]
     ) -> None:
         self._driver = driver
         self._root_kind = root_kind
@@ -53,7 +53,8 @@ class Interventions:
                 f"the config does not let people {request.action} agents, but: {allowed} (intervene)"
             )
         try:
-            async with asyncio.timeout(_WITHIN_S):
+            # One after the other for each agent, as news on its way down may overtake other news.
+            async with asyncio.timeout(_WITHIN_S), loaded.intervening(request.agent):
                 if request.action == "delete":
                     await self._delete(loaded, request)
                 else:
@@ -68,15 +69,18 @@ class Interventions:
         agent = agents.view(request.agent)
         if agent is None:  # its turn is long over
             return
-        told = _told(loaded, agent, request)
-        if request.action == "comment" and agents.knows(told) and not agents.has_read(told):
-            _at_work(loaded, agent.agent_id)  # raises if it has ended without reading it
+        told = agents.told(_id(loaded.conversation.id, agent, request.caller.idempotency_key))
+        if told is not None and not told.stops and not agents.has_read(told):
+            if told.is_read or not agent.has_ended:
+                _at_work(loaded, agent.agent_id)  # raises if it has ended without reading it
+            if loaded.pass_under_way is not None:  # the request before may have failed on the way down
+                await loaded.pass_under_way.root.hear(told, is_durable=True)
         elif agent.place == ROOT.text and request.action == "delete":
             await self._end_turn(loaded, agent.turn)
 
     async def _tell(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)
-        self._check(request)
+        self._check(loaded, request)
         told = _told(loaded, agent, request)
         if told.is_read and (agent.kind if agent.parent_id else self._root_kind) != _READS:
             raise Conflict(f"agent {agent.name} has no model of its own that could read this")
@@ -90,10 +94,15 @@ class Interventions:
             await loaded.pass_under_way.root.hear(told, is_durable=True)
         self._driver.start(loaded)
 
-    def _check(self, request: Intervene) -> None:
+    def _check(self, loaded: LoadedConversation, request: Intervene) -> None:
         model = request.changes.model
-        if model is not UNSET and model not in self._models:
+        if model is UNSET:
+            return
+        if model not in self._models:
             raise BadRequest(f"no node has the model {model}; there are {', '.join(sorted(self._models))}")
+        if not self._models[model] and loaded.has_money_limit:
+            problem = f"it is not known what the model {model} costs, and max_cost_usd bounds this turn"
+            raise Conflict(f"{problem}: give its price in llm.prices")
 
     async def _delete(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)

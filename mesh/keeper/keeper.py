@@ -128,14 +128,14 @@ _LISTEN_S = 20.0
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a keeper needs to know of the agent, and its bounds (times in seconds). ``root`` is the name of
-    the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have, ``intervene``
-    what people may do with agents at work."""
+    the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have, each with whether
+    its price is known, ``intervene`` what people may do with agents at work."""
 
     agent: str
     digest: str
     root: str = ""
     root_kind: str = "llm"
-    models: frozenset[str] = frozenset()
+    models: dict[str, bool] = {}
     intervene: tuple[NewsAction, ...] = NEWS_ACTIONS
     system_prompt: str = ""
     turn_timeout_s: float = 3600.0
@@ -386,6 +386,8 @@ class Keeper:
             conversation = loaded.conversation
             if asked := conversation.oldest_pending:
                 raise Conflict(f"conversation {request.id} waits for approval {asked.uuid}; decide it first")
+            if conversation.is_held:
+                raise Conflict(f"conversation {request.id}: {paused_text(conversation)}")
             if not conversation.is_completed:
                 await loaded.append([ConversationCompleted(turn=conversation.turn)])
             return conversation_reply(conversation)

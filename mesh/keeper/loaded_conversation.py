@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -112,6 +113,7 @@ class LoadedConversation:
         # Messages take their turns in the order of this lock: the next one waits for the end of the turn
         # before.
         self.turn_lock = asyncio.Lock()
+        self._interventions: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by agent
         self.waiting_messages = 0
         # Of the open turn: the task that drives it and the pass that runs now (both are the driver's), the
         # bearer token of whoever asked last, which is never written.
@@ -173,6 +175,18 @@ class LoadedConversation:
             yield
         finally:
             self._users -= 1
+
+    @property
+    def has_money_limit(self) -> bool:
+        """Whether a budget bounds what model calls of the newest turn may cost, as far as it is known."""
+        scopes = self._scopes.values()
+        if any(each.max_nusd is not None or each.max_conversation_nusd is not None for each in scopes):
+            return True
+        return not {"max_cost_usd", "max_conversation_cost_usd"}.isdisjoint(self.conversation.budget)
+
+    def intervening(self, agent: str) -> asyncio.Lock:
+        """What is held while a person steps in with an agent."""
+        return self._interventions.setdefault(agent, asyncio.Lock())
 
     @property
     def needs_pass(self) -> bool:
@@ -528,7 +542,7 @@ class LoadedConversation:
             return True
         since = self._runs.of_pass.after
         conversation = self.conversation
-        if conversation.has_news(since, more) or conversation.agents.resumed_after(since):
+        if conversation.has_news(since, more) or conversation.agents.let_go_after(since):
             return True
         return bool(conversation.unheard(since, more))
 

@@ -12,6 +12,7 @@ from mesh.push.port import EventNotifications, PushStore
 from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.push.webhook import A2aVersion
+from mesh.tree.configured_limits import priced_models
 from mesh.tree.gate import NewestPolicy
 from mesh.tree.plan import tree_of
 from mesh.tree.turn import Tree
@@ -34,7 +35,7 @@ def agent_keeper(
         root=config.tree.name,
         root_kind=config.tree.type,
         intervene=config.intervene,
-        models=frozenset(model for _, model in config.models()),
+        models=priced_models(config),
         system_prompt=tree_of(config).prompt or config.prompt,
         turn_timeout_s=config.limits.turn_timeout_s,
         max_queue_per_conversation=config.limits.max_queue_per_conversation,

@@ -440,6 +440,8 @@ class AgentsAtWork:
                         return PAUSED  # it stays among the waits: when it is over, the lead runs again
                     await self._changed.wait()
         except TimeoutError:
+            if self._steps.is_held:  # it begins to wait anew
+                return PAUSED
             timed_out = True
         finally:
             self._waiting -= 1

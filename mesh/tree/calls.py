@@ -382,7 +382,9 @@ class _DurableCall:
                 return PAUSED
             case MakeClaim():
                 made = await self._claim(action)
-                return made if isinstance(made, ToolIntent) else self._recorded(made)
+                return made if isinstance(made, ToolIntent | PassEnd) else self._recorded(made)
+            case Run() | Stop() if self._steps.is_held and not self._driver.has_begun:
+                return PAUSED
             case _:
                 return await self._act(action)
 
@@ -463,11 +465,13 @@ class _DurableCall:
         await self._steps.send_ahead()
         return recorded
 
-    async def _claim(self, action: MakeClaim) -> ToolIntent | NotRun | Returned:
+    async def _claim(self, action: MakeClaim) -> ToolIntent | NotRun | Returned | PassEnd:
         history = self._history
         prepared = await self._driver.claim(action)
         if not isinstance(prepared, ToolIntent):
             return prepared
+        if self._steps.is_held:  # since it was looked at last
+            return PAUSED
         attempt = history.last_claim.attempt + 1 if history.claims else 0
         claim = msgspec.structs.replace(
             prepared,

@@ -50,6 +50,12 @@ def unpriced_models(config: Config) -> list[str]:
     return [model for model in dict.fromkeys(models) if not is_priced(model, prices)]
 
 
+def priced_models(config: Config) -> dict[str, bool]:
+    """The models of the config, each with whether it is known what its calls cost."""
+    prices = Prices(config.llm.prices)
+    return {model: is_priced(model, prices) for _, model in config.models()}
+
+
 def is_priced(model: str, prices: Prices) -> bool:
     """Whether it is known what calls of a model cost."""
     return prices.cost(LlmCall(model=model)) is not None

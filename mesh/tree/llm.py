@@ -309,6 +309,8 @@ class _LlmPass:
     async def run(self, steps: Steps) -> PassEnd:
         """Runs it to its end."""
         end = await self._run(steps)
+        if steps.is_held and end.status == "completed":
+            return PAUSED  # the answer is known: once it may go on, it ends by that
         if end.status != "paused":
             # Invariant: nothing is awaited between the last look at the news and this.
             steps.stop_hearing()
@@ -585,6 +587,8 @@ class _LlmPass:
             if isinstance(judged, PassEnd):
                 if judged.status != "completed":
                     return judged
+                if steps.is_held:
+                    return PAUSED
                 if not self._has_news(steps):
                     return await self._give(steps, step, call, judged)
                 problem = _HAS_NEWS

@@ -24,7 +24,7 @@ from mesh.runtime.failpoints import failpoint
 from mesh.tree.branches import Branch, run_together
 from mesh.tree.calls import MOST_SHOWN, bounded
 from mesh.tree.children import Children, ending
-from mesh.tree.node import PassEnd
+from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.plan import OF_ITEMS
 from mesh.tree.steps import Steps
 
@@ -60,6 +60,8 @@ class Map:
         places = [steps.turn.place.child(0, number) for number in range(1, len(items) + 1)]
         if (done := _ended_agent(steps, places)) is not None:
             return ending(done, {})
+        if steps.is_held:
+            return PAUSED
         if refusal := await self._start(steps, places, items):
             return PassEnd("failed", f"{self._settings.name}: {refusal}")
         branches = [self._branch(steps, place, number, items) for number, place in enumerate(places, 1)]

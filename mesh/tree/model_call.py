@@ -26,6 +26,7 @@ from mesh.core.errors import LlmError
 from mesh.core.events import (
     LimitReached,
     LlmCall,
+    LlmLost,
     LlmReserved,
     LlmSettled,
     TextDelta,
@@ -130,6 +131,8 @@ class ModelCalls:
         that may have been charged (`LlmRequest.is_reserved`): a reservation covers one request."""
         failures = 0
         while True:
+            if steps.is_held:
+                return PAUSED
             attempt, reached = _progress(steps, step)
             if reached is not None and reached.then != "answer":
                 return self._ended_by(reached, prompt)
@@ -140,6 +143,9 @@ class ModelCalls:
             if not isinstance(grant.event, LlmReserved):
                 continue
             failpoint("llm.reserved")
+            if steps.is_held or prompt.as_of != steps.told_now:  # it waited for its reservation meanwhile
+                steps.record(step, LlmSettled(attempt=grant.event.attempt))
+                return PAUSED if steps.is_held else None
             try:
                 return await self._reserved_call(steps, step, prompt, grant.event, grant.time_left_s)
             except LlmError as problem:
@@ -189,7 +195,8 @@ class ModelCalls:
     ) -> LlmCall | None:
         call = self._answer(steps, step, told(prompt, reserved), reserved, time_left_s)
         answer = await steps.unless_told_now(prompt.as_of, call)
-        if answer is None:  # what it may have cost stays reserved: nobody knows
+        if answer is None:  # nobody knows what it cost: it counts with its bound, and no call waits for it
+            steps.record(step, LlmLost(attempt=reserved.attempt))
             return None
         return steps.record(
             step, msgspec.structs.replace(answer, attempt=reserved.attempt, forced=reserved.forced)

@@ -27,7 +27,8 @@ from mesh.core.budget import scope_of, tightest
 from mesh.core.errors import JournalError, LlmError, NodeLost, Unavailable, ValidatorError
 from mesh.core.events import AgentTold, NodeStarted, moment
 from mesh.core.open_steps import outcomes_of
-from mesh.tree.steps import PassesAtOnce, Steps, Superseded
+from mesh.tree.pass_clock import OutOfTime
+from mesh.tree.steps import PassesAtOnce, Steps, Superseded, changes_in
 from mesh.tree.turn import Activation, Hearing, PassInput, PassOutput, PassStatus, Recorder
 
 STOPPED_BY_PERSON = "Operation cancelled by user."
@@ -185,9 +186,10 @@ class Node:
 
     def _bounded(self, turn: PassInput) -> PassInput:
         """The pass with the deadline of this node, if that is earlier than the one around it."""
-        if self._timeout_s is None:
+        timeout_s = changes_in(turn.known, turn.place).get("timeout_s", self._timeout_s)
+        if timeout_s is None:
             return turn
-        latest = moment(timedelta(seconds=self._timeout_s))
+        latest = moment(timedelta(seconds=timeout_s))
         return msgspec.structs.replace(turn, deadline=min(turn.deadline or latest, latest))
 
     def _within_budget(self, turn: PassInput) -> PassInput:
@@ -200,16 +202,10 @@ class Node:
 
     async def _outcome(self, steps: Steps) -> PassEnd:
         try:
-            timeout_s = steps.changes.get("timeout_s", self._timeout_s)
-            began = asyncio.get_running_loop().time()
-            async with asyncio.timeout(timeout_s) as bound:
-                steps.limit_time = lambda seconds: bound.reschedule(began + seconds)
-                return await self._work(steps)
-        except TimeoutError:
-            if not bound.expired():
-                raise
-            timeout_s = steps.changes.get("timeout_s", timeout_s)
-            return PassEnd("failed", f"{self._name} took longer than {timeout_s:g} s (timeout_s)")
+            limit_s = steps.changes.get("timeout_s", self._timeout_s)
+            return await steps.clock.run(self._work(steps), limit_s, is_held=steps.is_held)
+        except OutOfTime as late:
+            return PassEnd("failed", f"{self._name} took longer than {late.limit_s:g} s (timeout_s)")
         except Unavailable as problem:
             return PassEnd("interrupted", str(problem), gave_up=isinstance(problem, NodeLost))
         except (LlmError, ValidatorError) as problem:

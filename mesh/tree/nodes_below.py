@@ -23,6 +23,7 @@ from mesh.tree.turn import Hearing, PassInput, PassOutput, RunNode
 
 HEAR_WITHIN_S = 30.0
 """How long news for a node may be on its way."""
+_LATE_AGAIN_S = 1.0
 
 
 class RunningNode:
@@ -33,6 +34,7 @@ class RunningNode:
         self._run = run
         self._turn = turn
         self._ended: asyncio.Future[PassOutput | None] = asyncio.get_running_loop().create_future()
+        self._late: set[asyncio.Task[None]] = set()  # what is still on its way
 
     async def run(self) -> PassOutput:
         """The call. Raises `Unavailable`."""
@@ -42,10 +44,13 @@ class RunningNode:
             return output
         finally:
             self._ended.set_result(output)
+            for late in self._late:
+                late.cancel()
 
     async def hear(self, news: AgentTold, *, is_durable: bool) -> Hearing | None:
         """Hands news down. None: this call of the node has ended before it took it, and another one may
-        follow. Raises `Unavailable` after `HEAR_WITHIN_S`."""
+        follow. Raises `Unavailable` after `HEAR_WITHIN_S`; what is durable is handed down all the same, once
+        the node takes it."""
         hearing = asyncio.create_task(self._run.hear(self._turn.activation, news, is_durable))
         either: set[asyncio.Future[Any]] = {hearing, self._ended}
         try:
@@ -56,6 +61,10 @@ class RunningNode:
                 # Its actor is gone, so that the call fails, too; or the call has ended.
                 output = await asyncio.shield(self._ended)
         except TimeoutError:
+            if is_durable:
+                late = asyncio.create_task(self._hand_down_late(news))
+                self._late.add(late)
+                late.add_done_callback(self._late.discard)
             raise Unavailable(f"the node at {self.place.text} does not take news; try again") from None
         finally:
             hearing.cancel()
@@ -66,10 +75,13 @@ class RunningNode:
             return "taken"
         return "ended" if output.status in ("completed", "failed", "stopped") else None
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the call has returned, or was lost."""
-        return self._ended.done()
+    async def _hand_down_late(self, news: AgentTold) -> None:
+        while True:
+            try:
+                await self._run.hear(self._turn.activation, news, True)
+                return
+            except Unavailable:
+                await asyncio.sleep(_LATE_AGAIN_S)
 
 
 class NodesBelow:
@@ -126,8 +138,10 @@ class NodesBelow:
 
     async def hear_all(self, news: AgentTold) -> None:
         """Hands news about a place here or above to all calls that go on. Raises `Unavailable`."""
-        calls = [*self._running.values()]
-        await asyncio.gather(*(running.hear(news, is_durable=True) for running in calls))
+        hearing = (running.hear(news, is_durable=True) for running in [*self._running.values()])
+        for heard in await asyncio.gather(*hearing, return_exceptions=True):
+            if isinstance(heard, BaseException):
+                raise heard
 
     def _with_news(self, turn: PassInput) -> PassInput:
         turn = msgspec.structs.replace(turn, held=self._held())

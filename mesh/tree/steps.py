@@ -51,6 +51,7 @@ from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.logs import fields
 from mesh.tree.agent_slots import AgentSlots
 from mesh.tree.nodes_below import NodesBelow
+from mesh.tree.pass_clock import PassClock
 from mesh.tree.turn import (
     Ack,
     Hearing,
@@ -226,9 +227,7 @@ class Steps:
         self._sender: asyncio.Task[None] | None = None
         self._is_queued = False  # whether the sender waits for its turn
         self._held = {*turn.held}  # the places at which a person has paused this node or an agent around it
-        for told in self._known.of(turn.place.step):
-            if isinstance(told, AgentTold):
-                self._hold(told)
+        self._held |= held_in(self._known.of(turn.place.step))
         self._below = NodesBelow(self._known.told, lambda: sorted(self._held))
         self._hears = True
         self.told_now = 0  # how often news came that is to act now
@@ -247,8 +246,7 @@ class Steps:
         self._when_told: list[Callable[[StepKey | None], None]] = []
         self.stop_agent: Callable[[AgentTold], Awaitable[None]] = _nobody_to_stop
         """Ends an agent that this node has started."""
-        self.limit_time: Callable[[float], None] = _nothing_to_limit
-        """Sets how many seconds this pass of the node may take."""
+        self.clock = PassClock()
         self._listening = asyncio.Lock()  # one asks the keeper for decisions, for all that wait for them
 
     def known(self, step: StepKey, kind: type[E]) -> E | None:
@@ -637,8 +635,7 @@ class Steps:
     @property
     def changes(self) -> Mapping[str, Any]:
         """What a person has changed of this agent, by name."""
-        known = self._known.of(self.turn.place.step)
-        return {k: v for told in known if isinstance(told, AgentTold) for k, v in told.changes.items()}
+        return changes_in(self._known.of(self.turn.place.step), self.turn.place)
 
     async def unless_told_now(self, as_of: int, call: Coroutine[Any, Any, T]) -> T | None:
         """Awaits a model call, of which a node has one at a time. None: it was broken off, as news has come
@@ -658,6 +655,9 @@ class Steps:
             self._held.add(news.step)
         elif news.action == "resume":
             self._held.discard(news.step)
+        else:
+            return
+        self.clock.hold(self.is_held)
 
     def stop_hearing(self) -> None:
         """From here on the model of this node reads nothing more: what comes now comes too late."""
@@ -707,9 +707,9 @@ class Steps:
                 return self._cannot_hear(news) or self._wake_for(news)
             heard = await running.hear(news, is_durable=is_durable)
             if heard == "taken":
-                self._known.add([news])  # the call may have ended with the reply; the next one has to know it
-                if running.has_ended:
-                    self._wake_for(news)
+                # The call may have ended with the reply: the next one has to know it, and may have to begin.
+                self._known.add([news])
+                self._wake_for(news)
             if heard is not None:
                 return heard
             if is_durable:
@@ -723,14 +723,16 @@ class Steps:
             self._known.add([news])
         self._hold(news)
         if "timeout_s" in news.changes:
-            self.limit_time(news.changes["timeout_s"])
+            self.clock.limit(news.changes["timeout_s"])
         if news.now:
             self.told_now += 1
             self._model_call.break_off()
-        if news.action in ("pause", "resume"):  # it is about all below, too
-            await self._below.hear_all(news)
-        if news.action == "resume":
-            self._wake(None)
+        try:
+            if news.action in ("pause", "resume"):  # it is about all below, too
+                await self._below.hear_all(news)
+        finally:
+            if news.action == "resume":
+                self._wake(None)
         return "taken"
 
     async def _hear_stop(self, stop: AgentTold, is_durable: bool) -> Hearing:
@@ -936,8 +938,21 @@ async def _nobody_to_stop(_: AgentTold) -> None:
     """A node whose agents do not run yet: it knows of the stop when it comes to them."""
 
 
-def _nothing_to_limit(seconds: float) -> None:
-    """The pass has not begun, or has ended."""
+def held_in(events: Sequence[AnyEvent]) -> set[str]:
+    """The places at which a person has paused an agent, and has not let it go on."""
+    held: set[str] = set()
+    for event in events:
+        if isinstance(event, AgentTold) and event.action == "pause":
+            held.add(event.step)
+        elif isinstance(event, AgentTold) and event.action == "resume":
+            held.discard(event.step)
+    return held
+
+
+def changes_in(events: Sequence[AnyEvent], place: Place) -> dict[str, Any]:
+    """What a person has changed of the agent at a place, by name."""
+    told = (event for event in events if isinstance(event, AgentTold) and event.step == place.text)
+    return {name: value for event in told for name, value in event.changes.items()}
 
 
 def _follows(first: TextDelta, second: TextDelta) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mesh.core.events import ToolCall
-from mesh.tree.node import PassEnd
+from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.template import render_all
 from mesh.tree.tool_call import ToolCalls
@@ -22,7 +22,10 @@ class ToolWork:
     async def __call__(self, steps: Steps) -> PassEnd:
         turn = steps.turn
         call = ToolCall("tool", self._tool, render_all(dict(self._arguments), turn))
-        done = await self._calls.run(steps, turn.place.tool_call(), call)
+        step = turn.place.tool_call()
+        if steps.is_held and not steps.of(step):
+            return PAUSED
+        done = await self._calls.run(steps, step, call)
         if isinstance(done, PassEnd):
             return done
         if done.is_error:

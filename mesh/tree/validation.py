@@ -22,7 +22,7 @@ from mesh.core.events import Validation
 from mesh.core.places import StepKey
 from mesh.runtime.failpoints import failpoint
 from mesh.tree.calls import CallSettings, bounded
-from mesh.tree.node import PassEnd
+from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.steps import Steps
 from mesh.tree.validators import AnswerValidator, Candidate, PersonValidator
 
@@ -130,6 +130,8 @@ async def verdict_of(
     `ValidatorError`, `Superseded`, `Unavailable`."""
     if known := steps.known(key, Validation):
         return known
+    if steps.is_held and not steps.of(key):
+        return PAUSED
     verdict = await validator.verdict(steps, key, answer)
     if isinstance(verdict, PassEnd):
         return verdict

@@ -42,6 +42,7 @@ from mesh.push.port import PushStore
 from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.tree.build import AgentFor, reach
+from mesh.tree.configured_limits import priced_models
 from mesh.tree.gate import NewestPolicy
 from mesh.tree.local import LocalTree
 from mesh.tree.turn import (
@@ -195,7 +196,7 @@ class WorldMesh:
             root=self.config.tree.name,
             root_kind=self.config.tree.type,
             intervene=self.config.intervene,
-            models=frozenset(name for _, name in self.config.models()),
+            models=priced_models(self.config),
             system_prompt=self.config.prompt,
             agents_at_once=self.config.limits.agents_at_once,
             **settings,

@@ -1,0 +1,174 @@
+"""Whatever people do with agents at work, and whatever is lost meanwhile: what was acknowledged holds."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from mesh.core.events import AgentTold, AnyEvent, LlmCall, NewsAction, NodeCompleted
+from mesh.core.places import ROOT, Place
+from mesh.keeper import event_feeds
+from mesh.keeper.requests import AgentChanges, Intervene, ListAgents
+from mesh.tree import steps
+from tests.tree.test_tell_properties import CASES, LIMIT_S, TROUBLES, Case, Trouble, World, of
+from tests.worlds.mesh import Caller, Create
+
+_MOST_WAITS = 200
+
+
+@dataclass(frozen=True)
+class Step:
+    """One intervention: after how many moments, at the agent with which number, counted around."""
+
+    after: int
+    agent: int
+    action: NewsAction
+    now: bool
+
+
+STEPS = st.lists(
+    st.builds(
+        Step,
+        st.integers(0, 8),
+        st.integers(0, 7),
+        st.sampled_from(("comment", "modify", "pause", "pause", "resume", "delete")),
+        st.booleans(),
+    ),
+    max_size=8,
+).map(tuple)
+
+
+@dataclass
+class Steered:
+    """What came of a case: the journal, and how often models had been asked when an intervention was
+    ``acknowledged``, and when somebody began to resume an agent; both by the keys of the interventions."""
+
+    events: list[AnyEvent] = field(default_factory=list)
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    resumed: dict[str, int] = field(default_factory=dict)
+    state: str = ""
+
+
+class SteeredWorld(World):
+    """A mesh in which a case happens, in trouble, and a person who steps in."""
+
+    async def steered(self, planned: Sequence[Step]) -> Steered:
+        found = Steered()
+        async with asyncio.timeout(2 * LIMIT_S), self:
+            await self._surely(
+                lambda: Create(self.id, Caller(session_id="s", idempotency_key="k"), "go", False)
+            )
+            for number, step in enumerate(planned):
+                for _ in range(step.after):
+                    await asyncio.sleep(0)
+                await self._step_in(found, number, step)
+            found.state = await self._ended(found)
+            for task in self._lost:
+                task.cancel()
+            await asyncio.gather(*self._lost, return_exceptions=True)
+            found.events = list(await self.journal.read(self.id))
+        return found
+
+    async def _step_in(self, found: Steered, number: int, step: Step) -> None:
+        agents = (await self._surely(lambda: ListAgents(self.id)))[1]["agents"]
+        if not agents:
+            return
+        who = Caller(session_id="s", by="ann", idempotency_key=f"k{number}")
+        changes = AgentChanges(task=f"task {number}") if step.action == "modify" else AgentChanges()
+        asked = Intervene(
+            agents[step.agent % len(agents)]["agentId"],
+            who,
+            step.action,
+            f"words {number}",
+            changes,
+            step.now,
+        )
+        if step.action == "resume":
+            found.resumed[who.idempotency_key] = len(self.model.requests)
+        status, body = await self._surely(lambda: asked)
+        assert status in (200, 409), body
+        if status == 200:
+            found.acknowledged[who.idempotency_key] = len(self.model.requests)
+
+    async def _ended(self, found: Steered) -> str:
+        """The state of the turn at its end; who is paused goes on."""
+        for number in range(_MOST_WAITS):
+            shown = (await self._surely(lambda: ListAgents(self.id)))[1]["agents"]
+            state = str((await self.show(self.id))["turn"]["state"])
+            if state not in ("working", "paused"):
+                return state
+            if state == "paused":
+                for agent in shown:
+                    who = Caller(session_id="s", by="ben", idempotency_key=f"r{number}{agent['place']}")
+                    found.resumed[who.idempotency_key] = len(self.model.requests)
+                    resumed = Intervene(agent["agentId"], who, "resume")
+                    await self._surely(lambda asked=resumed: asked)  # type: ignore[misc]
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"the turn does not end: {await self.show(self.id)}")
+
+    async def _surely(self, asked: Any) -> tuple[int, dict[str, Any]]:
+        """The reply to a request, which is made again if everything dies."""
+        while True:
+            found = await self._attempt(self.ask(asked()))
+            if found is not None and found[0] < 500:
+                return found
+
+
+def steered(case: Case, trouble: Trouble, planned: Sequence[Step]) -> Steered:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_feeds, "WAIT_S", 0.01)
+        if trouble.sent_at_once:
+            patch.setattr(steps, "SEND_AHEAD_S", 0.0)
+        return asyncio.run(SteeredWorld(case, trouble).steered(planned))
+
+
+@settings(max_examples=24, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(CASES, TROUBLES, STEPS)
+def test_what_people_were_told_that_they_have_done_is_done(
+    case: Case, trouble: Trouble, planned: Sequence[Step]
+) -> None:
+    found = steered(case, trouble, planned)
+    told = {each.idempotency_key: each for each in of(AgentTold, found.events) if each.from_person}
+    assert len(told) == sum(each.from_person for each in of(AgentTold, found.events))
+    assert {*found.acknowledged} <= {*told}
+    heard = Counter(id for answer in of(LlmCall, found.events) for id in answer.heard)
+    deleted = [end.place for end in of(NodeCompleted, found.events) if end.status == "deleted"]
+    is_cancelled = found.state == "cancelled"
+    assert is_cancelled == any(told[key].action == "delete" and told[key].place == ROOT for key in told)
+    for key in found.acknowledged:
+        news = told[key]
+        if news.is_read and not is_cancelled and not any(place.contains(news.place) for place in deleted):
+            assert heard[news.id] == 1, news
+        if news.action == "delete":
+            _records_nothing_more(news, found.events)
+        if news.action == "pause":
+            _begins_nothing_more(news, found)
+    assert all(number == 1 for number in heard.values())
+    event(", ".join(sorted({told[key].action for key in found.acknowledged})))
+
+
+def _records_nothing_more(delete: AgentTold, events: Sequence[AnyEvent]) -> None:
+    """What is deleted ends by that, or with what is around it, and nothing follows there."""
+    if delete.place == ROOT:
+        return
+    ends = [e for e in of(NodeCompleted, events) if e.place.contains(delete.place)]
+    end = min(e.seq for e in ends)
+    after = [e for e in events if e.seq > end and delete.place.contains(Place(e.node))]
+    assert [e for e in after if e not in ends] == [], delete
+
+
+def _begins_nothing_more(pause: AgentTold, found: Steered) -> None:
+    """From the acknowledgement until somebody resumes it, each node there has the answer at most that its
+    model was being asked for."""
+    since = found.acknowledged[pause.idempotency_key]
+    resumes = [e for e in of(AgentTold, found.events) if (e.step, e.action) == (pause.step, "resume")]
+    ends = [found.resumed[e.idempotency_key] for e in resumes if e.seq > pause.seq]
+    until = min(ends, default=len(found.events) + since)
+    answers = [e for e in of(LlmCall, found.events) if pause.place.contains(e.place)]
+    begun = Counter(e.node for e in answers if since <= int(e.text.removeprefix("#")) < until)
+    assert max(begun.values(), default=0) <= 1, (pause, begun)
