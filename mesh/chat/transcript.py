@@ -45,7 +45,7 @@ from mesh.core.events import (
 )
 from mesh.core.messages import ANSWERING_TOOLS, accepted_mark
 from mesh.core.places import ROOT, Place, StepKey
-from mesh.display import interventions, spending_limits
+from mesh.display import intervention_words, spending_limits
 from mesh.display.approvals import asker_of, callers_of, subject_of
 from mesh.display.outcomes import ProgressTold, denied, found_by, stopped
 from mesh.display.policies import remembered
@@ -273,7 +273,7 @@ class Transcript:
     ) -> Iterator[TranscriptPart]:
         match event:
             case AgentTold():
-                note = interventions.in_words(event, one_line(event.by, 40))
+                note = intervention_words.in_words(event, one_line(event.by, 40))
                 yield CallStatus(self._node(event.step), event.step, note, "▸", "", "dim")
             case LimitReached():
                 whose = "this turn" if event.scope == ROOT.text else self._label(Place(event.scope))

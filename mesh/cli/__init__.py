@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from mesh.cli.agent_tree import tree
 from mesh.cli.chat import chat
 from mesh.cli.check import check
 from mesh.cli.export import export
@@ -57,6 +58,7 @@ app.command()(check)
 app.command()(tools)
 app.command()(web)
 app.command("llm-stub")(llm_stub)
+app.command()(tree)
 app.command()(log)
 app.command()(export)
 app.command("import")(import_)

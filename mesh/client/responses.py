@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from mesh.core.agents_of_turn import AgentView
+from mesh.core.events import ToolCall
 from mesh.core.view import ConversationSummary
 
 
@@ -44,6 +46,24 @@ class AgentInfo(msgspec.Struct, frozen=True):
     input_schema: dict[str, Any] = {}
     callers: tuple[str, ...] = ()
     budget: dict[str, float] = {}
+
+
+class ShownMessage(msgspec.Struct, frozen=True, rename="camel"):
+    """A message between an agent and its model. Of a tool call it is the result, with the name of the
+    tool."""
+
+    role: str
+    content: str
+    name: str = ""
+    is_error: bool = False
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class ShownAgent(msgspec.Struct, frozen=True):
+    """An agent of a turn, and the messages between it and its model."""
+
+    agent: AgentView
+    messages: tuple[ShownMessage, ...] = ()
 
 
 class TreeNode(msgspec.Struct, frozen=True):

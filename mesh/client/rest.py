@@ -23,11 +23,12 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import msgspec
 
-from mesh.client.responses import AgentInfo, ConversationPage, ToolInfo, TreeNode
+from mesh.client.responses import AgentInfo, ConversationPage, ShownAgent, ToolInfo, TreeNode
 from mesh.core.actions import AgentAction
+from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
-from mesh.core.events import AnyEvent, CutOff, Preview, decode
+from mesh.core.events import AnyEvent, CutOff, NewsAction, Preview, decode
 from mesh.core.spending import SpendReport
 from mesh.core.view import ConversationView
 from mesh.net.backoff import Backoff, Patience
@@ -91,6 +92,10 @@ class _AgentsResponse(msgspec.Struct):
 class _TreeResponse(msgspec.Struct):
     tree: TreeNode
     agents: list[TreeNode] = []  # a mesh of an earlier version has none
+
+
+class _InterventionResponse(msgspec.Struct):
+    agent: AgentView
 
 
 class _ErrorResponse(msgspec.Struct):
@@ -214,6 +219,41 @@ class MeshClient:
     async def agents(self) -> list[AgentInfo]:
         """Returns the root agent and the agents that others may call."""
         return self._read(await self._get("/agents"), _AgentsResponse).agents
+
+    async def agents_at_work(self, conversation_id: str = "", *, ended: bool = False) -> list[AgentView]:
+        """Returns the agents at work, of all conversations or of one; ``ended``: also those of the newest
+        turns that have ended."""
+        query = {"conversation": conversation_id} if conversation_id else {}
+        response = await self._get("/agent/tree", {**query, **({"all": "true"} if ended else {})})
+        found = [*self._read(response, dict[str, AgentView]).values()]
+        while "next" in response.links:
+            response = await self._get(response.links["next"]["url"])
+            found += self._read(response, dict[str, AgentView]).values()
+        return found
+
+    async def agent(self, agent_id: str) -> ShownAgent:
+        """Returns one agent, of any turn, with the messages between it and its model."""
+        return self._read(await self._get(f"/agent/{quote(agent_id, safe='')}"), ShownAgent)
+
+    async def intervene(
+        self,
+        agent_id: str,
+        action: NewsAction,
+        text: str = "",
+        *,
+        changes: Mapping[str, Any] | None = None,
+        now: bool = False,
+        key: str = "",
+    ) -> AgentView:
+        """Steps in with an agent at work, as docs/steer.md says; returns how it stands then. ``text`` is what
+        it is told, or the reason."""
+        body: dict[str, Any] = {"action": action, "now": now}
+        if text:
+            body["text" if action == "comment" else "reason"] = text
+        if changes is not None:
+            body["changes"] = dict(changes)
+        path = f"/agent/{quote(agent_id, safe='')}/intervene"
+        return self._read(await self._post(path, body, key), _InterventionResponse).agent
 
     async def spend(self, conversation_id: str) -> SpendReport:
         """Returns what a conversation has spent, by agent and by model."""

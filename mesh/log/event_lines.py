@@ -36,7 +36,7 @@ from mesh.core.events import (
 )
 from mesh.core.messages import ANSWERING_TOOLS, accepted_mark
 from mesh.core.places import ROOT
-from mesh.display import interventions
+from mesh.display import intervention_words
 from mesh.display.approvals import description_of, subject_of
 from mesh.display.outcomes import ProgressTold, denied, found_by, stopped
 from mesh.display.policies import remembered, statistics_of
@@ -284,7 +284,7 @@ class EventLines:
         started."""
         if isinstance(event, AgentsReported):
             return self._node_line(event, f"is told: {one_line(event.text, _MAX_RESULT)}", "quiet")
-        what = interventions.in_words(event, short_name(event.by) if event.by else "")
+        what = intervention_words.in_words(event, short_name(event.by) if event.by else "")
         return self._node_line(event, what, "wrong" if event.stops else "quiet")
 
     def _turn_ended(self, event: Completed | Error) -> Iterator[LogLine]:

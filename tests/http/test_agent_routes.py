@@ -1,12 +1,16 @@
 """Agents at work over HTTP: who looks at them, tells them something, or deletes one."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner, Result
 
+from mesh.cli import app
+from mesh.client.rest import MeshClient, RequestRefused
 from tests.worlds.live import LiveMesh
 from tests.worlds.mesh import calls, says, until
 from tests.worlds.trees import ByNode, config, llm
@@ -214,3 +218,49 @@ async def test_unknown_agents_and_odd_queries_are_refused_in_words(world: World)
         answer = await world.http.get(f"/agent/tree?{query}")
         assert answer.status_code == 400, query
     await ended(world)
+
+
+# -- by the client, and in a terminal
+
+
+async def test_the_client_looks_at_agents_and_steps_in(world: World) -> None:
+    agent = search_of(await world.tree(), "cats")
+    async with MeshClient(world.live.url, user="ann") as client:
+        assert {each.agent_id for each in await client.agents_at_work()} == {*await world.tree()}
+        assert (await client.intervene(agent, "pause")).detail == "paused"
+        changed = await client.intervene(agent, "modify", changes={"task": "horses"})
+        assert (changed.status, changed.user_content) == ("modified", "horses")
+        assert (await client.intervene(agent, "resume", "go on")).detail == ""
+        await client.intervene(agent, "comment", "only white ones")
+        with pytest.raises(RequestRefused, match="Not found") as refused:
+            await client.intervene(agent.replace(agent[0], "0" if agent[0] != "0" else "1", 1), "pause")
+        assert refused.value.status == 404
+        await ended(world)
+        assert await client.agents_at_work() == []
+        assert len(await client.agents_at_work(world.conversation, ended=True)) == 3
+        shown = await client.agent(agent)
+    assert [message.role for message in shown.messages] == ["assistant", "user", "user", "assistant"]
+
+
+async def in_a_terminal(*arguments: str) -> Result:
+    """``mesh`` in a thread: it has a loop of its own."""
+    return await asyncio.to_thread(CliRunner().invoke, app, [*arguments], catch_exceptions=False)
+
+
+async def test_mesh_tree_shows_who_works_for_whom(world: World) -> None:
+    agent = search_of(await world.tree(), "cats")
+    await world.http.post(f"/agent/{agent}/intervene", json={"action": "pause"})
+    shown = await in_a_terminal("tree", "--url", world.live.url)
+    assert shown.exit_code == 0
+    root, *below = shown.stdout.splitlines()
+    assert root == f"main  running  go  {world.conversation}"
+    assert f"├── search  paused  cats  {agent}" in below
+    assert len([line for line in below if "search  running  dogs" in line]) == 1
+    one = await in_a_terminal("tree", world.conversation[:8], "--json", "--url", world.live.url)
+    assert json.loads(one.stdout)[agent]["detail"] == "paused"
+    await world.http.post(f"/agent/{agent}/intervene", json={"action": "resume"})
+    await ended(world)
+    none = await in_a_terminal("tree", "--url", world.live.url)
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "no agent is at work\n")
+    ends = await in_a_terminal("tree", world.conversation, "--all", "--url", world.live.url)
+    assert ends.stdout.count("completed") == 3

@@ -1,0 +1,61 @@
+"""``mesh tree``."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mesh.cli.journal_source import ApiKeyOption, TokenOption, UrlOption, client_of, without_secrets
+from mesh.cli.shared import errors_as_lines
+
+if TYPE_CHECKING:
+    from mesh.core.agents_of_turn import AgentView
+
+_LOCAL = "http://localhost:8080"
+
+
+def tree(
+    conversation: Annotated[
+        str, typer.Argument(metavar="[ID]", help="The id of a conversation or its beginning.")
+    ] = "",
+    all_: Annotated[bool, typer.Option("--all", help="Show the agents that have ended, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the agents as JSON, by id.")] = False,
+    url: UrlOption = None,
+    token: TokenOption = "",
+    key: ApiKeyOption = "",
+) -> None:
+    """Show the agents at work, of all conversations or of one.
+
+    Each line has the agent, how it stands, what it was told, and its id. With the id you can step in: see
+    docs/steer.md.
+
+    Example: mesh tree 3f2a --all
+    """
+    with errors_as_lines():
+        import asyncio
+
+        import msgspec
+        from rich.console import Console
+
+        from mesh.display.agent_trees import as_trees
+
+        at = url or os.environ.get("MESH_URL") or _LOCAL
+        agents = asyncio.run(_agents(at, token, key, conversation, ended=all_))
+        if as_json:
+            by_id = {agent.agent_id: agent for agent in agents}
+            sys.stdout.write(msgspec.json.format(msgspec.json.encode(by_id), indent=2).decode() + "\n")
+            return
+        console = Console(highlight=False, soft_wrap=True)
+        for shown in as_trees(agents):
+            console.print(shown)
+        if not agents:
+            typer.echo("no agent is at work", err=True)
+
+
+async def _agents(url: str, token: str, key: str, conversation: str, *, ended: bool) -> "list[AgentView]":
+    from mesh.client.conversation_ids import conversation_id
+
+    async with client_of(url, token, key) as client:
+        wanted = await conversation_id(client, conversation, without_secrets(url)) if conversation else ""
+        return await client.agents_at_work(wanted, ended=ended)

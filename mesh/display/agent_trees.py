@@ -1,0 +1,45 @@
+"""The agents of turns as a tree, for a terminal."""
+
+import re
+from collections.abc import Iterable
+
+from rich.text import Text
+from rich.tree import Tree
+
+from mesh.core.agents_of_turn import AgentView
+from mesh.core.places import Place
+from mesh.display.text import one_line
+
+_MOST_TASK = 60
+_NUMBERS = re.compile(r"\d+")
+_STYLES = {"awaiting_user": "yellow", "error": "red", "deleted": "red", "completed": "dim"}
+_WORDS = {"awaiting_user": "asks a person"}
+
+
+def as_trees(agents: Iterable[AgentView]) -> list[Tree]:
+    """A tree for each conversation, in the order of their beginnings; each agent below the one that called or
+    started it. Those that began at the same time are in the order of their places."""
+    trees: list[Tree] = []
+    nodes: dict[str, Tree] = {}
+    for agent in sorted(agents, key=_order):
+        above = nodes.get(agent.parent_id or "")
+        nodes[agent.agent_id] = above.add(_line(agent)) if above else Tree(_line(agent))
+        if above is None:  # a root agent, or one whose parent has ended
+            trees.append(nodes[agent.agent_id])
+    return trees
+
+
+def _order(agent: AgentView) -> tuple[str, list[int]]:
+    return agent.created_at, [int(number) for number in _NUMBERS.findall(agent.place)]
+
+
+def _line(agent: AgentView) -> Text:
+    place = Place(agent.place)
+    name = f"item {place.iterations[-1]}: {agent.name}" if place.iterations else agent.name
+    status = agent.detail or _WORDS.get(agent.status, agent.status)
+    about = one_line(agent.title or agent.user_content, _MOST_TASK)
+    line = Text(f"{one_line(name, _MOST_TASK)}  ")
+    line.append(status, "yellow" if agent.detail else _STYLES.get(agent.status, "green"))
+    line.append(f"  {about}  ")
+    line.append(agent.agent_id, "dim")
+    return line
