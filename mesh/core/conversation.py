@@ -10,7 +10,8 @@ Theory of operation
     the tree gets instead of running a step again. When the turn closes, what the model needs to remember of
     it moves into ``history``.
 
-    A turn is *paused* from `Paused` until the next decision or outcome: only a person can make it go on.
+    A turn is *paused* from `Paused` until the next decision or outcome, or until a person lets an agent go
+    on: only a person can make it go on.
     ``state`` is the session state after the last completed turn; `session_state` also has what the nodes of
     the root agent have written in the open turn, each in its `NodeCompleted`.
 
@@ -355,7 +356,7 @@ class Conversation:
             return
         self._open.add(event)
         self.llm_calls += isinstance(event, LlmCall)
-        self.paused = False
+        self.paused = self.paused and isinstance(event, AgentTold) and not event.lets_go_on
         match event:
             case LlmCall(text=text, draft=False) if text and event.place == ROOT:
                 self._say("assistant", text, event)

@@ -518,6 +518,11 @@ class AgentTold(Event, frozen=True):
         return self.action == "comment" or not SEEN_BY_MODELS.isdisjoint(self.changes)
 
     @property
+    def lets_go_on(self) -> bool:
+        """Whether an agent that has paused may go on by it: this one, or one that has waited for it."""
+        return self.action in ("resume", "delete")
+
+    @property
     def stops(self) -> bool:
         """Whether it deletes the agent."""
         return self.action == "delete"

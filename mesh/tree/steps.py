@@ -758,7 +758,7 @@ class Steps:
         """No node runs any more between this one and the addressee of news that is journaled. One that has
         paused goes on, as after a decision, if an agent is stopped, as it may have waited for this one, or if
         a person lets it go on."""
-        if news.action in ("delete", "resume"):
+        if news.lets_go_on:
             self._wake(news.place.step)
         return "taken"
 

@@ -4,6 +4,7 @@ that die."""
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -123,3 +124,48 @@ def test_a_person_steps_in_while_an_agent_works(
 
     assert answer in until(response)
     assert api.get("/agent/tree", params={"conversation": conversation}).json() == {}
+
+
+def test_who_is_paused_stays_paused_whatever_dies_and_goes_on_from_there(
+    doomed: World, api: httpx.Client
+) -> None:
+    begun = api.post(
+        "/conversations", json={"message": "use listener hi"}, headers={"Prefer": "respond-async"}
+    )
+    conversation = begun.json()["conversation"]["id"]
+    agent = until(lambda: at_work(api, conversation, "listener"))
+
+    def step_in(**body: Any) -> httpx.Response:
+        headers = {"X-User": "ann", "Idempotency-Key": f"{conversation}-{body['action']}"}
+        return until(lambda: _taken(api.post(f"/agent/{agent}/intervene", json=body, headers=headers)))
+
+    def turn() -> dict[str, str]:
+        shown = api.get(f"/conversations/{conversation}")
+        found: dict[str, str] = shown.json()["conversation"]["turn"] if shown.status_code == 200 else {}
+        return found
+
+    assert step_in(action="pause").json()["agent"]["detail"] == "paused"
+    until(lambda: turn().get("state") == "paused")
+    killed = [doomed.mesh.kill(name) for name in ("ray::NodeActor", "ray::KeeperActor")]
+    assert all(killed)
+    until(lambda: turn().get("state") == "paused")
+    made = len(answers_at(doomed, conversation, "0.listener@0-0"))
+    step_in(action="modify", changes={"task": "enough"})
+    assert (turn().get("state"), len(answers_at(doomed, conversation, "0.listener@0-0"))) == ("paused", made)
+    step_in(action="resume")
+    response = until(lambda: turn().get("response"))
+    assert "[ann gives you another task, while you work:]\nenough" in response
+    heard = [call.heard for call in answers_at(doomed, conversation, "0.listener@0-0") if call.heard]
+    assert len(heard) == 1
+
+
+def _taken(response: httpx.Response) -> httpx.Response | None:
+    """The reply, unless the mesh is just starting again."""
+    assert response.status_code in (200, 502, 503), response.text
+    return response if response.status_code == 200 else None
+
+
+def answers_at(world: World, conversation: str, place: str) -> list[LlmCall]:
+    path = world.mesh.data_dir / f"conversation_{conversation}.jsonl"
+    events, _ = parse(path.read_bytes(), path.name)
+    return [event for event in events if isinstance(event, LlmCall) and event.node == place]
