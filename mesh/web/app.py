@@ -26,10 +26,12 @@ from mesh.web.page_requests import (
     CreateConversation,
     DecideApproval,
     MessageForm,
+    StepIn,
     cancel_request,
     checked_id,
     decision_request,
     forwarded,
+    intervention_request,
     message_request,
     read,
 )
@@ -79,6 +81,7 @@ class _Routes:
             Route("/api/approve", self.approve, methods=["POST"]),
             Route("/api/approval/{id}/preview", self.preview),
             Route("/api/cancel", self.cancel, methods=["POST"]),
+            Route("/api/intervene", self.intervene, methods=["POST"]),
             Route("/api/tree", self._get("/tree")),
             Route("/api/tools", self._get("/tools")),
             Route("/static/approval-kinds.js", _approval_kinds),
@@ -124,6 +127,10 @@ class _Routes:
     async def cancel(self, request: Request) -> Response:
         said = read(await self._body(request), CancelTurn)
         return await self._post(request, *cancel_request(said))
+
+    async def intervene(self, request: Request) -> Response:
+        said = read(await self._body(request), StepIn)
+        return await self._post(request, *intervention_request(said))
 
     async def events(self, request: Request) -> Response:
         """The event stream of the mesh, byte for byte. It is closed when the browser disconnects."""

@@ -49,6 +49,15 @@ class CancelTurn(msgspec.Struct, forbid_unknown_fields=True):
     conversation_id: str
 
 
+class StepIn(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What a person does with an agent at work: see docs/steer.md."""
+
+    agent_id: str
+    action: Literal["comment", "pause", "resume", "delete"]
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    reason: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class CreateConversation(msgspec.Struct, forbid_unknown_fields=True):
     """A conversation without a message, so that it is watched before anything happens in it."""
 
@@ -89,6 +98,13 @@ def decision_request(decided: DecideApproval) -> tuple[str, bytes]:
     uuid = fields.pop("uuid")
     given = {key: value for key, value in fields.items() if value is not msgspec.UNSET}
     return f"/approvals/{checked_id(uuid)}", msgspec.json.encode(given)
+
+
+def intervention_request(step: StepIn) -> tuple[str, bytes]:
+    """Path and body of an intervention."""
+    given = {key: value for key, value in msgspec.structs.asdict(step).items() if key != "agent_id"}
+    body = {key: value for key, value in given.items() if value is not msgspec.UNSET}
+    return f"/agent/{checked_id(step.agent_id)}/intervene", msgspec.json.encode(body)
 
 
 def cancel_request(cancelled: CancelTurn) -> tuple[str, bytes]:

@@ -151,7 +151,7 @@ async def test_a_token_is_forwarded_and_stays_in_memory(stage: OpenStage) -> Non
     await person.page.get_by_role("button", name="Access token and name").click()
     await person.page.get_by_label("Access token").last.fill("s3cret-token")
     await person.page.get_by_label("Your name").fill("Ada")
-    await person.page.get_by_role("button", name="Use").click()
+    await person.page.get_by_role("button", name="Use", exact=True).click()
     await person.say("hello")
     await person.sees("fine")
     assert "Bearer s3cret-token" in sent

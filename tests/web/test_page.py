@@ -252,7 +252,7 @@ async def test_a_token_that_is_needed_can_be_set_and_sent_along(stage: OpenStage
         await expect(person.cards.get_by_role("button", name="Go on")).to_be_disabled()
         await person.cards.get_by_role("button", name="Set token…").click()
         await person.page.get_by_label("Access token", exact=False).last.fill("s3cret")
-        await person.page.get_by_role("button", name="Use").click()
+        await person.page.get_by_role("button", name="Use", exact=True).click()
         await person.cards.get_by_role("button", name="Go on").click()
         await person.sees("It is done.")
 
@@ -267,6 +267,25 @@ async def test_a_turn_can_be_stopped(stage: OpenStage) -> None:
     await person.sees("Operation cancelled by user.")
     await person.say("again")
     await person.sees("next")
+
+
+async def test_the_agent_at_work_is_told_something_paused_and_resumed(stage: OpenStage) -> None:
+    llm, gate = Spoken(says("one two three"), says("short and sweet")), Gate("three")
+    llm.between = gate
+    live, person = await stage(llm)
+    await person.say("count")
+    await person.sees("one two")
+    await person.page.get_by_role("button", name="Pause").click()
+    await expect(person.page.get_by_role("button", name="Resume")).to_be_visible()
+    await person.message.fill("make it shorter")
+    await person.page.get_by_role("button", name="Tell it now").click()
+    await person.sees("make it shorter")
+    live.call(gate.is_open.set)
+    await person.sees("one two three")
+    await expect(person.page.locator(".titles, .top").first).to_contain_text("paused", timeout=WITHIN_MS)
+    await person.page.get_by_role("button", name="Resume").click()
+    await person.sees("short and sweet")
+    await expect(person.page.get_by_role("button", name="Pause")).to_have_count(0, timeout=WITHIN_MS)
 
 
 TREE = """

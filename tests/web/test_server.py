@@ -245,6 +245,8 @@ async def test_every_answer_carries_the_rules_for_the_browser() -> None:
         ("/api/approve", '{"uuid": "u", "action": "explode"}'),
         ("/api/approve", '{"uuid": "u", "answer": 7}'),
         ("/api/cancel", "{}"),
+        ("/api/intervene", '{"agent_id": "..", "action": "pause"}'),
+        ("/api/intervene", '{"agent_id": "a", "action": "explode"}'),
         ("/api/conversation", '{"message": "x"}'),
     ],
 )

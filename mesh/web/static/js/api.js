@@ -56,6 +56,9 @@ export class Api {
   /** @type {(id: string) => Promise<any>} */
   cancel = (id) => this.#post("/api/cancel", { conversation_id: id });
 
+  /** @type {(agent: string, step: {action: string, text?: string, reason?: string}, key: string) => Promise<any>} */
+  intervene = (agent, step, key) => this.#post("/api/intervene", { agent_id: agent, ...step }, { "Idempotency-Key": key });
+
   /** @type {(id: string) => Promise<any>} */
   spend = (id) => this.#request(`/api/conversation/${encodeURIComponent(id)}/spend`);
 

@@ -163,6 +163,25 @@ export class Chat {
   }
 
   /**
+   * Steps in with the root agent while it works. True when the mesh has it.
+   * @param {"comment" | "pause" | "resume"} action
+   * @param {string} [text]
+   */
+  async stepIn(action, text) {
+    this.#set({ sending: true, problem: "" });
+    try {
+      await this.api.intervene(this.state.conversation.id, text === undefined ? { action } : { action, text }, newKey());
+      this.#feed?.retryNow();
+      return true;
+    } catch (error) {
+      this.#set({ problem: messageOf(error) });
+      return false;
+    } finally {
+      this.#set({ sending: false });
+    }
+  }
+
+  /**
    * A person says who they are: what was refused is asked again.
    * @param {string} token
    * @param {string} user

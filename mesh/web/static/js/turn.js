@@ -37,6 +37,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {Map<string, Set<string>>} below the slots of the nodes that were reached below one
  * @property {Map<string, string[]>} called the places of the agents that the newest answer of a node called, by its slot
  * @property {Map<string, string>} calledBy the place of the agent that a step called
+ * @property {Set<string>} held the places of the agents that a person has paused
  * @property {Set<string>} speaking the steps whose text arrives
  * @property {string[]} notes
  * @property {Map<string, string[]>} calls the ids of the calls in each answer of a model, by its step
@@ -192,6 +193,7 @@ export const opened = (event) => ({
   below: new Map(),
   called: new Map(),
   calledBy: new Map(),
+  held: new Set(),
   speaking: new Set(),
   notes: [],
   calls: new Map(),
@@ -297,6 +299,8 @@ const CHANGES = {
   agent_told: (turn, event) => {
     const { text, by = "", action = "comment", changes = {}, now = false } = event;
     if (now) breakOff(turn, event.node);
+    if (action === "pause") turn.held.add(event.node);
+    if (action === "resume") turn.held.delete(event.node);
     putItem(turn, { kind: "told", step: `${event.step} ${event.id}`, node: event.node, text, by, action, changes: Object.keys(changes) });
     resume(turn);
   },

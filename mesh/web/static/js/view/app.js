@@ -102,20 +102,27 @@ function skip(event) {
 function composing(chat, state, turn) {
   const waits = pendingCount(turn) > 0;
   const isCompleted = state.conversation.completed;
+  const canTell = isOpen(turn) && !waits && state.tree?.type === "llm";
+  const isHeld = Boolean(turn?.held.has("0"));
   return {
     canSend: !state.sending && !isOpen(turn) && !isCompleted && state.connection.state !== "refused",
+    canTell: canTell && !state.sending,
     canStop: isOpen(turn),
+    isHeld,
     isStopping: state.stopping,
-    placeholder: placeholderFor(isCompleted, waits, isOpen(turn)),
+    placeholder: placeholderFor(isCompleted, waits, isOpen(turn), canTell),
     send: (/** @type {string} */ text) => chat.send(text),
+    tell: (/** @type {string} */ text) => chat.stepIn("comment", text),
     stop: () => chat.stop(),
+    hold: () => void chat.stepIn(isHeld ? "resume" : "pause"),
   };
 }
 
-/** @type {(isCompleted: boolean, waits: boolean, isOpen: boolean) => string} */
-function placeholderFor(isCompleted, waits, isOpen) {
+/** @type {(isCompleted: boolean, waits: boolean, isOpen: boolean, canTell: boolean) => string} */
+function placeholderFor(isCompleted, waits, isOpen, canTell) {
   if (isCompleted) return "This conversation is closed";
   if (waits) return "Decide what waits above first";
+  if (canTell) return "The agent is working: tell it something now …";
   return isOpen ? "The agent is working …" : "Message the agent";
 }
 

@@ -1,16 +1,21 @@
 // @ts-check
-// The message box. Enter sends, Shift+Enter starts a new line. While a turn is open, a button cancels it.
+// The message box. Enter sends, Shift+Enter starts a new line. While a turn is open, buttons pause and cancel it, and what
+// is sent is told to the agent at once, if it can read it.
 import { Component, html } from "../html.js";
 import { Icon } from "./icons.js";
 
 /**
  * @typedef {object} Props
  * @property {boolean} canSend
+ * @property {boolean} canTell whether an agent works that can read a message now
  * @property {boolean} canStop
+ * @property {boolean} isHeld whether a person has paused the agent
  * @property {boolean} isStopping
  * @property {string} placeholder
  * @property {(text: string) => Promise<boolean>} send gives false if the text was not taken
+ * @property {(text: string) => Promise<boolean>} tell as `send`, to the agent at work
  * @property {() => void} stop
+ * @property {() => void} hold pauses the agent, or lets it go on
  * @property {string} [focusKey] a change of it brings the focus here
  */
 
@@ -34,9 +39,10 @@ export class Composer extends Component {
 
   #send = async () => {
     const text = this.state.text;
-    if (!text.trim() || !this.props.canSend) return;
+    const { canSend, canTell, send, tell } = this.props;
+    if (!text.trim() || !(canSend || canTell)) return;
     this.setState({ text: "" });
-    if (!(await this.props.send(text))) this.setState((now) => ({ text: now.text || text }));
+    if (!(await (canTell ? tell : send)(text))) this.setState((now) => ({ text: now.text || text }));
   };
 
   /** @param {KeyboardEvent} event */
@@ -47,7 +53,9 @@ export class Composer extends Component {
   };
 
   render() {
-    const { canSend, canStop, isStopping, placeholder, stop } = this.props;
+    const { canSend, canTell, canStop, isHeld, isStopping, placeholder, stop, hold } = this.props;
+    const [label, title] = canTell ? ["Tell it now", "Tell it now (Enter)"] : ["Send", "Send (Enter)"];
+    const holds = isHeld ? "Resume" : "Pause";
     return html`
       <div class="composer">
         <div class="box">
@@ -55,11 +63,14 @@ export class Composer extends Component {
             ref=${(/** @type {HTMLTextAreaElement} */ element) => (this.#box = element)} onKeyDown=${this.#key}
             onInput=${(/** @type {{target: HTMLTextAreaElement}} */ event) => this.setState({ text: event.target.value })}></textarea>
           ${canStop && html`
+            <button class="round-button hold" onClick=${hold} aria-label=${holds} title=${`${holds} this turn`}>
+              <${Icon} name=${isHeld ? "play" : "pause"} />
+            </button>
             <button class="round-button stop" onClick=${stop} disabled=${isStopping} aria-label="Stop" title="Stop this turn">
               <${Icon} name="stop" />
             </button>
           `}
-          <button class="round-button send" onClick=${this.#send} disabled=${!canSend || !this.state.text.trim()} aria-label="Send" title="Send (Enter)">
+          <button class="round-button send" onClick=${this.#send} disabled=${!(canSend || canTell) || !this.state.text.trim()} aria-label=${label} title=${title}>
             <${Icon} name="send" />
           </button>
         </div>
