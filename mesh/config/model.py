@@ -45,7 +45,7 @@ from mesh.config.values import (
 )
 from mesh.config.workspace_variable import workspace_of
 from mesh.config.yaml_tree import Loc, YamlNode, canonical, read_text
-from mesh.core.events import NEWS_ACTIONS, NewsAction
+from mesh.core.events import NewsAction
 from mesh.core.hints import Unannotated
 
 DEFAULT_MODEL = "gemini-2.5-flash"
@@ -494,7 +494,8 @@ class Config(ConfigSection):
     ``allowed_hosts`` are names under which clients reach the API, besides addresses, ``localhost``, ``host``
     and the host of ``card.url``; requests for other names are refused. With ``auth`` None everybody who
     reaches the API may use it. An approval that nobody decides within ``approval_timeout_s`` counts as
-    rejected; None means that it waits for ever. ``intervene`` is what people may do with agents at work.
+    rejected; None means that it waits for ever. ``intervene`` is what people may do with agents
+    at work; None means all of it.
 
     Other processes get `source` and `files`, and parse them in their own environment, so that secrets are
     never sent.
@@ -519,7 +520,7 @@ class Config(ConfigSection):
     budget: TurnBudget = TurnBudget()
     policy: PolicyOptions | None = None
     approval_timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
-    intervene: Many[NewsAction] = NEWS_ACTIONS
+    intervene: Many[NewsAction] | None = None
     limits: Limits = Limits()
     cluster: Cluster = Cluster()
 

@@ -4,7 +4,7 @@ of a chat."""
 from collections.abc import Callable, Iterable, Iterator
 
 from mesh.config.model import Config
-from mesh.core.events import AnyEvent
+from mesh.core.events import NEWS_ACTIONS, AnyEvent
 from mesh.journal.port import Journal
 from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.policy.book import GrantBook
@@ -34,7 +34,7 @@ def agent_keeper(
         digest=config.digest,
         root=config.tree.name,
         root_kind=config.tree.type,
-        intervene=config.intervene,
+        intervene=NEWS_ACTIONS if config.intervene is None else config.intervene,
         models=priced_models(config),
         system_prompt=tree_of(config).prompt or config.prompt,
         turn_timeout_s=config.limits.turn_timeout_s,

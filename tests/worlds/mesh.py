@@ -11,7 +11,16 @@ from mesh.a2a.server.notifications import notifications
 from mesh.config.model import parse
 from mesh.core.approvals import Decision
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
-from mesh.core.events import AgentTold, AnyEvent, Event, LlmCall, Preview, ToolCall, ToolResult
+from mesh.core.events import (
+    NEWS_ACTIONS,
+    AgentTold,
+    AnyEvent,
+    Event,
+    LlmCall,
+    Preview,
+    ToolCall,
+    ToolResult,
+)
 from mesh.core.ids import new_id
 from mesh.core.verdict import Remember, Verdict
 from mesh.http.responses import error_response, json_response, turn_response
@@ -195,7 +204,7 @@ class WorldMesh:
             digest=self.config.digest,
             root=self.config.tree.name,
             root_kind=self.config.tree.type,
-            intervene=self.config.intervene,
+            intervene=NEWS_ACTIONS if self.config.intervene is None else self.config.intervene,
             models=priced_models(self.config),
             system_prompt=self.config.prompt,
             agents_at_once=self.config.limits.agents_at_once,
