@@ -328,7 +328,7 @@ class MeshClient:
                 yield number
 
     async def _get(self, path: str, query: dict[str, str] | None = None) -> httpx2.Response:
-        return await self._send("GET", path, params=query or {})
+        return await self._send("GET", path, params=query or None)  # a path may have a query of its own
 
     async def _post(
         self, path: str, body: dict[str, Any], key: str = "", answer_s: float = ANSWER_S

@@ -179,6 +179,12 @@ class AgentsOfTurn:
         """The intervention with this id, if it is journaled in this turn."""
         return self._told.get(id)
 
+    def is_outdated(self, told: AgentTold) -> bool:
+        """Whether a pause, or its end, does not hold any more, as another one followed."""
+        if told.action not in ("pause", "resume"):
+            return False
+        return (told.action == "pause") != (told.step in self._held)
+
     def knows(self, intervention: AgentTold) -> bool:
         """Whether an intervention is journaled in this turn, which may have ended since then."""
         return intervention.id in self._told

@@ -65,18 +65,30 @@ class Interventions:
 
     async def repeat(self, loaded: LoadedConversation, request: Intervene) -> None:
         """What comes of an intervention that is journaled already. Raises as `intervene`."""
+        try:
+            async with asyncio.timeout(_WITHIN_S), loaded.intervening(request.agent):
+                await self._repeat(loaded, request)
+        except TimeoutError:
+            raise Unavailable(f"agent {request.agent} takes no news; try again") from None
+
+    async def _repeat(self, loaded: LoadedConversation, request: Intervene) -> None:
         agents = loaded.conversation.agents
         agent = agents.view(request.agent)
         if agent is None:  # its turn is long over
             return
         told = agents.told(_id(loaded.conversation.id, agent, request.caller.idempotency_key))
-        if told is not None and not told.stops and not agents.has_read(told):
-            if told.is_read or not agent.has_ended:
-                _at_work(loaded, agent.agent_id)  # raises if it has ended without reading it
-            if loaded.pass_under_way is not None:  # the request before may have failed on the way down
-                await loaded.pass_under_way.root.hear(told, is_durable=True)
-        elif agent.place == ROOT.text and request.action == "delete":
+        if agent.place == ROOT.text and request.action == "delete":
             await self._end_turn(loaded, agent.turn)
+        elif told is None or agents.has_read(told) or agents.is_outdated(told):
+            return
+        elif told.is_read or not agent.has_ended:
+            _at_work(loaded, agent.agent_id)  # raises if it has ended without reading it
+            # The request before may have failed on the way down.
+            if loaded.pass_under_way is not None:
+                await loaded.pass_under_way.root.hear(told, is_durable=True)
+            elif told.stops:
+                await self._append(loaded, agent, [_end(agent, told)])
+                self._driver.start(loaded)
 
     async def _tell(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)
@@ -114,15 +126,7 @@ class Interventions:
         if (call := Place(agent.place).call) and call.validated:
             around = f"delete the one around it: {agent.parent_id}"
             raise Conflict(f"agent {agent.name} checks an answer, which counts only once it has; {around}")
-        end = NodeCompleted(
-            turn=told.turn,
-            step=told.step,
-            name=agent.name,
-            status="deleted",
-            text=told.end_text,
-            time=told.time,
-        )
-        await self._hand_down(loaded, told, [told, end])
+        await self._hand_down(loaded, told, [told, _end(agent, told)])
 
     async def _end_turn(self, loaded: LoadedConversation, turn: int) -> None:
         """Returns when a turn has ended whose root agent is deleted, which the journal says. It ends also if
@@ -202,6 +206,17 @@ def _at_work(loaded: LoadedConversation, id: str) -> AgentView:
     how = {"deleted": "was deleted", "error": "failed"}
     raise Conflict(
         f"agent {agent.name} {how.get(agent.status, 'has answered')} at {agent.ended_at}: {agent.result}"
+    )
+
+
+def _end(agent: AgentView, told: AgentTold) -> NodeCompleted:
+    return NodeCompleted(
+        turn=told.turn,
+        step=told.step,
+        name=agent.name,
+        status="deleted",
+        text=told.end_text,
+        time=told.time,
     )
 
 

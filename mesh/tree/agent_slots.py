@@ -164,8 +164,10 @@ class AgentSlots:
         self._of_starts.pop(place, None)
         take = self._taking.pop(place, None)
         if take is not None:
-            self._waiting.pop(take, None)
+            wait = self._waiting.pop(take, None)
             self._unsent.pop(take, None)
+            if wait is not None and not wait.done():
+                wait.set_result(True)  # whoever waits finds that the agent has ended, and works no more
 
     # -- calls
 

@@ -34,7 +34,7 @@ class RunningNode:
         self._run = run
         self._turn = turn
         self._ended: asyncio.Future[PassOutput | None] = asyncio.get_running_loop().create_future()
-        self._late: set[asyncio.Task[None]] = set()  # what is still on its way
+        self._late: dict[asyncio.Task[None], AgentTold] = {}  # what is still on its way
 
     async def run(self) -> PassOutput:
         """The call. Raises `Unavailable`."""
@@ -44,13 +44,16 @@ class RunningNode:
             return output
         finally:
             self._ended.set_result(output)
-            for late in self._late:
+            for late in [*self._late]:
                 late.cancel()
 
     async def hear(self, news: AgentTold, *, is_durable: bool) -> Hearing | None:
         """Hands news down. None: this call of the node has ended before it took it, and another one may
         follow. Raises `Unavailable` after `HEAR_WITHIN_S`; what is durable is handed down all the same, once
         the node takes it."""
+        for late, before in self._late.items():
+            if {before.action, news.action} <= {"pause", "resume"} and before.step == news.step:
+                late.cancel()  # it must not come after this
         hearing = asyncio.create_task(self._run.hear(self._turn.activation, news, is_durable))
         either: set[asyncio.Future[Any]] = {hearing, self._ended}
         try:
@@ -63,8 +66,8 @@ class RunningNode:
         except TimeoutError:
             if is_durable:
                 late = asyncio.create_task(self._hand_down_late(news))
-                self._late.add(late)
-                late.add_done_callback(self._late.discard)
+                self._late[late] = news
+                late.add_done_callback(lambda done: self._late.pop(done, None))
             raise Unavailable(f"the node at {self.place.text} does not take news; try again") from None
         finally:
             hearing.cancel()

@@ -175,7 +175,9 @@ class PassesAtOnce:
 
 
 class Breakable:
-    """Something that is awaited, once at a time, until it is broken off from outside."""
+    """Something that is awaited, once at a time, until it is broken off from outside. It has a task of its
+    own, which is cancelled once: a second cancellation would break off what must not be, such as the wait
+    for a tool."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[Any] | None = None
@@ -183,16 +185,14 @@ class Breakable:
 
     async def unless_broken_off(self, call: Coroutine[Any, Any, T]) -> T | None:
         """What it comes to; None if it was broken off, once it has ended by that."""
-        task = asyncio.current_task()
-        assert task is not None
-        cancelled_before = task.cancelling()
-        self._task, self._is_broken_off = task, False
+        self._task, self._is_broken_off = asyncio.create_task(call), False
         try:
-            return await call
+            await asyncio.wait({self._task})
+            return None if self._is_broken_off and self._task.cancelled() else self._task.result()
         except asyncio.CancelledError:
-            # As `asyncio.timeout` does it: whoever else cancels the task cancels it for good.
-            if self._is_broken_off and task.uncancel() <= cancelled_before:
-                return None
+            if not self._is_broken_off:
+                self._task.cancel()
+            await _ended(self._task)
             raise
         finally:
             self._task = None
@@ -202,6 +202,17 @@ class Breakable:
         if self._task is not None and not self._is_broken_off:
             self._is_broken_off = True
             self._task.cancel()
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Waits for the end of a task, whoever is cancelled meanwhile."""
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            continue
+    if not task.cancelled():
+        task.exception()  # it is taken: nobody else asks for it
 
 
 class Steps:
@@ -237,6 +248,8 @@ class Steps:
         self._no_news = asyncio.Event()
         self._no_news.set()
         self._heard: list[str] = []
+        # The keys of the news that has acted here: what is handed down again does not act again.
+        self._taken_before = {e.key for e in self._known.of(turn.place.step) if isinstance(e, AgentTold)}
         # The decisions up to this event are known. What is numbered while the pass runs does not count, as
         # there may be decisions before it that are not known: so the node above says it.
         numbered = (e.seq for e in turn.known if not isinstance(e, LlmReserved | LimitReached))
@@ -507,16 +520,17 @@ class Steps:
             output = await call.unless_broken_off(self._run_below(run, turn))
         finally:
             del self._calls_below[turn.at]
-        if output is None:
-            output = self._deleted(turn.place)
-            assert output is not None  # nothing else breaks it off
-        return output
+        deleted = self._deleted(turn.place)
+        assert output is not None or deleted is not None  # nothing else breaks it off
+        return deleted or output  # type: ignore[return-value]  # one of them there is
 
     def _deleted(self, place: Place) -> PassOutput | None:
         """How the call of a node ends whose agent a person has deleted; None if nobody has."""
         stop, end = self.stop_of(place), self.known(place.step, NodeCompleted)
         if stop is None and (end is None or end.status != "deleted"):
             return None
+        if stop is not None and end is None and not place.is_started:
+            self._record_deleted(stop)  # a crash came between the two
         return PassOutput("deleted", stop.end_text if stop else end.text if end else "")
 
     async def _run_below(self, run: RunNode, turn: PassInput) -> PassOutput:
@@ -719,14 +733,12 @@ class Steps:
         """Takes what is about this node, or holds it with an agent around it."""
         if not self._hears:
             return "ended"
+        is_new = news.key not in self._taken_before
+        self._taken_before.add(news.key)
         if news.place == self.turn.place:
             self._known.add([news])
-        self._hold(news)
-        if "timeout_s" in news.changes:
-            self.clock.limit(news.changes["timeout_s"])
-        if news.now:
-            self.told_now += 1
-            self._model_call.break_off()
+        if is_new:
+            self._act_on(news)
         try:
             if news.action in ("pause", "resume"):  # it is about all below, too
                 await self._below.hear_all(news)
@@ -735,24 +747,53 @@ class Steps:
                 self._wake(None)
         return "taken"
 
+    def _act_on(self, news: AgentTold) -> None:
+        self._hold(news)
+        if "timeout_s" in news.changes:
+            self.clock.limit(news.changes["timeout_s"])
+        if news.now:
+            self.told_now += 1
+            self._model_call.break_off()
+
     async def _hear_stop(self, stop: AgentTold, is_durable: bool) -> Hearing:
-        """Ends an agent that this node has started."""
-        if self._is_deleted_by(stop):  # the reply to it was lost
-            return "taken"
+        """Ends an agent that this node has started or called."""
+        if self._is_deleted_by(stop) and self.known(stop.place.step, NodeCompleted):
+            self._break_off_below(stop)
+            return "taken"  # the reply to it was lost
         if problem := self._cannot_hear(stop):
             return problem
+        if not stop.place.is_started:
+            return await self._delete_called(stop, is_durable)
         if not is_durable:
             await self._journal(stop)
         self._known.add([stop])
-        if stop.place.is_started:
-            await self.stop_agent(stop)
-        elif (start := self.known(stop.place.step, AgentStarted)) is not None:
-            self.record(stop.place.step, NodeCompleted(name=start.name, status="deleted", text=stop.end_text))
-            if call := self._calls_below.get(stop.step):
-                call.break_off()
+        await self.stop_agent(stop)
         # Once its end is journaled, nothing that is left of the agent can claim or record.
         await self._send()
         return "taken"
+
+    async def _delete_called(self, stop: AgentTold, is_durable: bool) -> Hearing:
+        """Ends a called agent, or an item of a map: that it ends is known here before anything is awaited, so
+        that an answer that comes now is none."""
+        if not is_durable:
+            self._unsent.append(stop)
+        self._known.add([stop])
+        self._record_deleted(stop)
+        self._break_off_below(stop)
+        await self._send()
+        return "taken"
+
+    def _record_deleted(self, stop: AgentTold) -> None:
+        start = self.known(stop.place.step, AgentStarted)
+        if start is not None and self.known(stop.place.step, NodeCompleted) is None:
+            end = NodeCompleted(name=start.name, status="deleted", text=stop.end_text)
+            self.record(stop.place.step, end)
+
+    def _break_off_below(self, stop: AgentTold) -> None:
+        """Ends the call of an agent that is deleted. One that has paused goes on, to end by that."""
+        if (call := self._calls_below.get(stop.step)) is not None:
+            call.break_off()
+        self._wake(stop.place.step)
 
     def _wake_for(self, news: AgentTold) -> Hearing:
         """No node runs any more between this one and the addressee of news that is journaled. One that has

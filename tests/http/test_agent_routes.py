@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import httpx2
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -240,6 +241,20 @@ async def test_the_client_looks_at_agents_and_steps_in(world: World) -> None:
         assert len(await client.agents_at_work(world.conversation, ended=True)) == 3
         shown = await client.agent(agent)
     assert [message.role for message in shown.messages] == ["assistant", "user", "user", "assistant"]
+
+
+async def test_the_client_reads_all_pages() -> None:
+    def page(request: httpx2.Request) -> httpx2.Response:
+        asked.append(str(request.url.query, "ascii"))
+        more = (
+            {} if "cursor" in request.url.params else {"Link": '</agent/tree?all=true&cursor=x>; rel="next"'}
+        )
+        return httpx2.Response(200, json={}, headers=more)
+
+    asked: list[str] = []
+    async with MeshClient("http://localhost:8080", transport=httpx2.MockTransport(page)) as client:
+        assert await client.agents_at_work(ended=True) == []
+    assert asked == ["all=true", "all=true&cursor=x"]
 
 
 async def in_a_terminal(*arguments: str) -> Result:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mesh.core.errors import Unavailable
 from mesh.core.events import (
     AgentStarted,
     AgentTold,
@@ -22,7 +23,7 @@ from mesh.core.events import (
     Usage,
     Validation,
 )
-from mesh.keeper.requests import Complete
+from mesh.keeper.requests import Cancel, Complete
 from mesh.llm.port import LlmRequest
 from mesh.tree import nodes_below
 from mesh.tree.turn import Activation, PassInput, PassOutput
@@ -567,4 +568,183 @@ async def test_a_pause_arrives_once_its_agent_has_begun_even_if_nobody_waits_for
         await held(run)
         assert world.ledger.lines == []
         await run.step_in(run.id, "resume")
+        assert await run.answer() == "done"
+
+
+async def test_a_pause_that_is_asked_for_again_after_a_resume_pauses_nobody() -> None:
+    model = ByNode(
+        main=[SEARCH_AND_OTHER, WAIT, says("done")],
+        search=[LOOK, says("a")],
+        other=[add(1), says("b")],
+    )
+    model.gates["search"] = asyncio.Event()
+    key = {"idempotency_key": "k1", "body_hash": "h1"}
+    async with mesh(model, SEARCH, OTHER) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0-0")
+        assert (await run.step_in(agent, "pause", **key))[0] == 200
+        model.gates["search"].set()
+        await held(run, "waiting_approval")
+        model.gates["search"].clear()
+        assert (await run.step_in(agent, "resume"))[0] == 200
+        await asked(model, "search", 2)
+        assert (await run.step_in(agent, "pause", **key))[0] == 200
+        model.gates["search"].set()
+
+        async def completed() -> bool:
+            return bool((await run.agents(ended=True))["0.search@0-0-0"]["status"] == "completed")
+
+        await until(completed)
+
+
+async def test_what_acts_now_acts_once_however_often_it_is_asked_for() -> None:
+    model = ByNode(main=[says("done")])
+    model.gates["main"] = asyncio.Event()
+    key = {"idempotency_key": "k1", "body_hash": "h1"}
+    async with mesh(model, tree=llm("main")) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        assert (await run.step_in(run.id, "comment", "x", now=True, **key))[0] == 200
+        await asked(model, "main", 2)
+        assert (await run.step_in(run.id, "comment", "x", now=True, **key))[0] == 200
+        model.gates["main"].set()
+        assert await run.answer() == "done"
+    assert model.asked["main"] == 2
+
+
+# -- deleting
+
+
+async def test_an_item_that_is_deleted_in_the_queue_keeps_nobody_waiting() -> None:
+    each = {"name": "each", "type": "map", "over": "items", "agents": [llm("item", "{item}")]}
+    model = ByNode(plan=[says('["a", "b", "c"]')])
+    model.gates["item"] = asyncio.Event()
+    tree = sequential(llm("plan", output_key="items"), each)
+    async with mesh(model, tree=tree, limits={"agents_at_once": 1}) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "item")
+        assert (await run.step_in(await run.agent_at("0.1.0#2"), "delete", "no"))[0] == 200
+        model.gates["item"].set()
+        assert await run.answer() == '["item says a", null, "item says c"]'
+
+
+async def test_a_delete_whose_reply_was_lost_holds_when_it_is_asked_for_again() -> None:
+    model = ByNode(main=[calls(("search", {"task": "cats"})), says("done")], search=[LOOK, says("a")])
+    model.gates["search"] = asyncio.Event()
+    key = {"idempotency_key": "k1", "body_hash": "h1"}
+    async with mesh(model, SEARCH, tree=llm("main", agents=["search"])) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0")
+        append, lost = world.append, list[str]()
+
+        async def loses_one(activation: Activation, events: Sequence[AnyEvent]) -> Any:
+            ack = await append(activation, events)
+            if not lost and any(isinstance(e, AgentTold) for e in events):
+                lost.append("reply")
+                raise Unavailable("the reply was lost")
+            return ack
+
+        world.append = loses_one  # type: ignore[method-assign]
+        await run.step_in(agent, "delete", "no", **key)
+        status, body = await run.step_in(agent, "delete", "no", **key)
+        assert (status, body["agent"]["status"], lost) == (200, "deleted", ["reply"])
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+        (result,) = await run.events(ToolResult)
+    assert (world.ledger.lines, result.content) == ([], "Deleted by ann: no")
+
+
+async def test_an_answer_that_comes_while_its_agent_is_being_deleted_is_none() -> None:
+    model = ByNode(main=[calls(("search", {"task": "cats"})), says("done")], search=[says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH, tree=llm("main", agents=["search"])) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0")
+        slow_appends(world, "delete", model.gates["search"], 0.1)
+        status, body = await run.step_in(agent, "delete", "no")
+        assert (status, body["agent"]["status"]) == (200, "deleted")
+        assert await run.answer() == "done"
+        (result,) = await run.events(ToolResult)
+    assert (result.content, result.is_error) == ("Deleted by ann: no", True)
+
+
+async def while_add_runs(model: ByNode, tree: dict[str, Any], *agents: dict[str, Any]) -> Any:
+    """Yields the run, what lets the tool end, and the decision, once the tool runs."""
+    async with mesh(model, *agents, tree=tree) as world:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def waits() -> None:
+            begun.set()
+            await asyncio.wait_for(goes_on.wait(), 30)
+
+        world.ledger.before_add = waits
+        run = Watched(world)
+        _, body = await world.ask(Create(run.id, Caller(session_id="s1"), "go"))
+        deciding = asyncio.create_task(world.decide(body["result"]["approval"]["uuid"], "approve"))
+        await asyncio.wait_for(begun.wait(), 30)
+        yield run, goes_on
+        goes_on.set()
+        await deciding
+
+
+@pytest.mark.parametrize("both", [False, True])
+async def test_who_called_what_is_deleted_goes_on_once_its_tool_has_ended(both: bool) -> None:
+    mid = llm("mid", agents=["search"], description="Is in the middle.")
+    model = ByNode(
+        main=[calls(("mid", {"task": "m"})), says("done")],
+        mid=[calls(("search", {"task": "cats"})), says("m")],
+        search=[add(1), says("a")],
+    )
+    async for run, goes_on in while_add_runs(model, llm("main", agents=["mid"]), SEARCH, mid):
+        places = ["0.mid@0-0.search@0-0", "0.mid@0-0"] if both else ["0.mid@0-0"]
+        for place in places:
+            assert (await run.step_in(await run.agent_at(place), "delete", "no"))[0] == 200
+        await asyncio.sleep(0.1)
+        assert model.asked["main"] == 1
+        goes_on.set()
+        assert await run.answer() == "done"
+        results = {e.step: e.content for e in await run.events(ToolResult)}
+        assert results["0.mid@0-0.search@0-0/tool/0.0"] == '{"added": 1}'
+        assert results["0/tool/0.0"] == "Deleted by ann: no"
+
+
+async def test_a_turn_that_is_cancelled_while_the_tool_of_a_deleted_agent_ends_asks_no_model_again() -> None:
+    model = ByNode(main=[calls(("search", {"task": "cats"})), says("done")], search=[add(1), says("a")])
+    async for run, goes_on in while_add_runs(model, llm("main", agents=["search"]), SEARCH):
+        assert (await run.step_in(await run.agent_at("0.search@0-0"), "delete", "no"))[0] == 200
+        cancelling = asyncio.create_task(run.world.ask(Cancel(run.id)))
+        await asyncio.sleep(0.1)
+        goes_on.set()
+        assert (await asyncio.wait_for(cancelling, 30))[0] == 200
+        assert model.asked["main"] == 1
+
+
+async def test_what_was_deleted_while_it_waited_for_a_person_is_told_while_others_work() -> None:
+    both = calls(("search", {"task": "cats"}), ("other", {"task": "dogs"}))
+    model = ByNode(main=[both, says("done")], search=[add(1), says("a")])
+    model.gates["other"] = asyncio.Event()
+    async with mesh(model, SEARCH, OTHER, tree=llm("main", agents=["search", "other"])) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "other")
+
+        async def is_asked() -> bool:
+            return bool((await world.show(run.id)).get("pending_approvals"))
+
+        await until(is_asked)
+        assert (await run.step_in(await run.agent_at("0.search@0-0"), "delete", "no"))[0] == 200
+
+        async def is_told() -> bool:
+            return any(e.content == "Deleted by ann: no" for e in await run.events(ToolResult))
+
+        await until(is_told)
+        model.gates["other"].set()
         assert await run.answer() == "done"
