@@ -188,7 +188,8 @@ async def test_no_piece_of_text_is_lost_while_others_are_on_their_way(slower: in
         await watcher.until("completed")
         pieces = [event for event in watcher.events if event["type"] == "text_delta"]
         assert "".join(piece["text"] for piece in pieces) == words
-        assert 1 < len(pieces) < 30
+        # Where an append takes as long as the model for a word, there may be one for each word.
+        assert 1 < len(pieces) < (30 if slower > 1 else 31)
 
 
 async def test_several_watchers_see_the_same() -> None:
