@@ -242,7 +242,8 @@ class Steps:
         self._below = NodesBelow(self._known.told, lambda: sorted(self._held))
         self._hears = True
         self.told_now = 0  # how often news came that is to act now
-        self._model_call = Breakable()
+        self._model_call: asyncio.Task[Any] | None = None  # what such news breaks off
+        self._is_broken_off = False
         self._calls_below: dict[str, Breakable] = {}  # by place
         self._taking_news = 0  # how many hearings are under way
         self._no_news = asyncio.Event()
@@ -657,7 +658,19 @@ class Steps:
         if as_of != self.told_now:
             call.close()
             return None
-        return await self._model_call.unless_broken_off(call)
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled_before = task.cancelling()
+        self._model_call, self._is_broken_off = task, False
+        try:
+            return await call
+        except asyncio.CancelledError:
+            # As `asyncio.timeout` does it: whoever else cancels the task cancels it for good.
+            if self._is_broken_off and task.uncancel() <= cancelled_before:
+                return None
+            raise
+        finally:
+            self._model_call = None
 
     @property
     def is_held(self) -> bool:
@@ -753,7 +766,9 @@ class Steps:
             self.clock.limit(news.changes["timeout_s"])
         if news.now:
             self.told_now += 1
-            self._model_call.break_off()
+            if self._model_call is not None and not self._is_broken_off:
+                self._is_broken_off = True
+                self._model_call.cancel()
 
     async def _hear_stop(self, stop: AgentTold, is_durable: bool) -> Hearing:
         """Ends an agent that this node has started or called."""
