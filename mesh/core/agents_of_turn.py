@@ -36,9 +36,8 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """One agent of a turn. ``user_content`` is what it was told at its start, ``user_comment`` what a person
     told it last while it worked. ``result`` is what it answered, what went wrong, or why it was deleted. All
     three are cut here; the journal has them whole. It is ``modified`` until its model has met what a person
-    has changed. ``detail`` is ``paused`` if a person has paused it, or an
-    agent around it. ``subagents`` are the ids of the agents that it called or
-    started."""
+    has changed. ``detail`` is ``paused`` if a person has paused it, or an agent around it. ``subagents`` are
+    the ids of the agents that it called or started."""
 
     agent_id: str
     parent_id: str | None

@@ -862,12 +862,10 @@ class Steps:
         if news.key in {told.key for told in self._known.told(news.place)}:
             return
         self._unsent.append(news)
-        start = self.known(news.place.step, AgentStarted)
-        if news.stops and news.addressee != self.turn.place and start is not None:
+        if news.stops and news.addressee != self.turn.place:
             # The node that started the agent does not run now, and would end it only when it does: until then
             # a person could decide what the agent asks.
-            end = NodeCompleted(name=start.name, status="deleted", text=news.end_text)
-            self._note([self._stamp(news.place.step, end)])
+            self._record_deleted(news)
         await self._send()
 
     # -- the end
