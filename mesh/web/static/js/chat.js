@@ -96,11 +96,23 @@ export class Chat {
    * @param {string} message
    */
   async send(message) {
-    this.#set({ sending: true, problem: "" });
-    try {
+    const isTaken = await this.#taken(async () => {
       if (!this.state.conversation.id) await this.#begin();
       await this.api.send(this.state.conversation.id, message, this.#keyFor(message));
       this.#unsent = null;
+    });
+    this.listChanged();
+    return isTaken;
+  }
+
+  /**
+   * Asks the mesh for something that the page follows. True when the mesh has it.
+   * @param {() => Promise<void>} ask
+   */
+  async #taken(ask) {
+    this.#set({ sending: true, problem: "" });
+    try {
+      await ask();
       this.#feed?.retryNow();
       return true;
     } catch (error) {
@@ -108,7 +120,6 @@ export class Chat {
       return false;
     } finally {
       this.#set({ sending: false });
-      this.listChanged();
     }
   }
 
@@ -167,18 +178,9 @@ export class Chat {
    * @param {"comment" | "pause" | "resume"} action
    * @param {string} [text]
    */
-  async stepIn(action, text) {
-    this.#set({ sending: true, problem: "" });
-    try {
-      await this.api.intervene(this.state.conversation.id, text === undefined ? { action } : { action, text }, newKey());
-      this.#feed?.retryNow();
-      return true;
-    } catch (error) {
-      this.#set({ problem: messageOf(error) });
-      return false;
-    } finally {
-      this.#set({ sending: false });
-    }
+  stepIn(action, text) {
+    const step = text === undefined ? { action } : { action, text };
+    return this.#taken(() => this.api.intervene(this.state.conversation.id, step, newKey()));
   }
 
   /**
