@@ -336,7 +336,8 @@ class LoadedConversation:
         self, activation: Activation, events: Sequence[AnyEvent], *, more: More = nothing_more
     ) -> bool:
         """An append by a node. Returns False when its run is not in force at its place any more, when the
-        place or the turn has ended, or when another run holds a claim that this one makes.
+        place or the turn has ended, when another run holds a claim that this one makes, or when the journal
+        has another result of a call than this one.
 
         The result of a tool that an older run claimed is taken all the same: it is the truth about something
         that happened, and nobody else can tell it.
@@ -482,7 +483,9 @@ class LoadedConversation:
                 self._waiting_calls.free(event.place)
 
     def _may_append(self, activation: Activation, events: Sequence[AnyEvent]) -> bool:
-        if not self.is_current(activation) or any(self._comes_after_end(event) for event in events):
+        if not self.is_current(activation):
+            return False
+        if any(self._comes_after_end(event) or self._contradicts_result(event) for event in events):
             return False
         claims = [event for event in events if isinstance(event, ToolIntent)]
         if claims and self.ends_now:
@@ -499,6 +502,14 @@ class LoadedConversation:
         if is_truth or isinstance(event, Live) or conversation.has(event):
             return False
         return conversation.has_ended(event.place)
+
+    def _contradicts_result(self, event: AnyEvent) -> bool:
+        """Whether a node has come to another result of a call than the one that is journaled: that of an
+        older run, which came late. The node has to begin again, to tell its model what is journaled."""
+        known = self.conversation.results.get(event.step) if isinstance(event, ToolResult) else None
+        if known is None or not isinstance(event, ToolResult) or known.key != event.key:
+            return False
+        return (known.content, known.is_error) != (event.content, event.is_error)
 
     def _is_taken(self, claim: ToolIntent) -> bool:
         """Whether another run has made this claim, or its step got a result since the run in force there

@@ -245,6 +245,7 @@ class Steps:
         self._model_call: asyncio.Task[Any] | None = None  # what such news breaks off
         self._is_broken_off = False
         self._calls_below: dict[str, Breakable] = {}  # by place
+        self._returned: set[str] = set()  # the places of those of them whose node has come to its end
         self._taking_news = 0  # how many hearings are under way
         self._no_news = asyncio.Event()
         self._no_news.set()
@@ -521,6 +522,7 @@ class Steps:
             output = await call.unless_broken_off(self._run_below(run, turn))
         finally:
             del self._calls_below[turn.at]
+            self._returned.discard(turn.at)
         deleted = self._deleted(turn.place)
         assert output is not None or deleted is not None  # nothing else breaks it off
         return deleted or output  # type: ignore[return-value]  # one of them there is
@@ -542,6 +544,9 @@ class Steps:
             except Unavailable as problem:
                 output = PassOutput("interrupted", str(problem))
             self._absorb(output)
+            if output.status in ("completed", "failed", "stopped"):
+                # Until its end is recorded, which takes a moment, nothing else says that it hears no more.
+                self._returned.add(turn.at)
             if output.status not in ("interrupted", "superseded") or output.gave_up:
                 return output
             losses = losses or _Losses(turn)
@@ -850,7 +855,9 @@ class Steps:
         for at in place.scopes:
             if at == self.turn.place:
                 break
-            if self.known(at.step, NodeCompleted) or (at.call and self.known(at.call, ToolResult)):
+            if at.text in self._returned or self.known(at.step, NodeCompleted):
+                return "ended"
+            if at.call and self.known(at.call, ToolResult):
                 return "ended"
         start = self.known(place.step, AgentStarted)
         # What a model tells is for agents that were started; a person may tell one that was called, too.

@@ -283,6 +283,29 @@ async def test_a_call_whose_result_came_late_cannot_be_claimed_again() -> None:
         assert not any(isinstance(e, ToolIntent) and e.attempt for e in loaded.conversation.steps)
 
 
+async def test_who_finds_another_result_of_a_call_than_the_one_that_came_late_has_to_begin_again() -> None:
+    """Both runs have asked a check what came of the call, and the world has changed between."""
+
+    def found(text: str) -> ToolResult:
+        return ToolResult(turn=1, step=STEP, call_id="c", tool="add", content=text)
+
+    async with WorldMesh(ScriptedLlm(says("never"))) as mesh:
+        _, body = await mesh.create()
+        loaded = await mesh.keeper._shard.get(body["conversation"]["id"])
+        loaded.hold(UserMessage(turn=1, text="Hi"))
+        first = await loaded.begin_pass()
+        assert await loaded.append_from_pass(first.activation, [_claim(first, 0)])
+        second = await loaded.begin_pass()
+        assert not await loaded.append_from_pass(first.activation, [found("added: 1")])
+        asked = LlmCall(turn=1, step="0/llm/1", model="scripted", text="as there are two")
+        assert not await loaded.append_from_pass(second.activation, [found("added: 1, 2"), asked])
+        third = await loaded.begin_pass()
+        assert await loaded.append_from_pass(third.activation, [found("added: 1"), asked])
+        events = await mesh.journal.read(loaded.conversation.id)
+        told = [e for e in events if isinstance(e, LlmCall | ToolResult)]
+        assert [type(e) for e in told] == [ToolResult, LlmCall]
+
+
 STEP = "0/tool/0.0"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from mesh.core.budget import Scope
@@ -64,6 +64,8 @@ CASES = st.builds(
     st.lists(st.lists(st.integers(0, 3), max_size=2).map(tuple), min_size=1, max_size=4).map(tuple),
     st.fixed_dictionaries({name: st.integers(0, 3) for name in ("one", "two", "deep", "boss")}),
 )
+DEEP_ENDS_MEANWHILE = Case(told=((), (0, 2)), works={"one": 0, "two": 0, "deep": 3, "boss": 0})
+"""An agent of an agent returns while what it is told is being journaled."""
 TROUBLES = st.builds(
     Trouble,
     moments(2),
@@ -267,6 +269,7 @@ def of(kind: type[T], events: Sequence[AnyEvent]) -> list[T]:
 
 @settings(max_examples=16, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CASES, TROUBLES)
+@example(DEEP_ENDS_MEANWHILE, Trouble())
 def test_what_is_told_is_new_to_one_model_call_and_stays_in_every_later_one(
     case: Case, trouble: Trouble
 ) -> None:

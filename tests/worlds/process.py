@@ -1,5 +1,6 @@
 """A whole mesh as its users run it: ``mesh up`` in a process of its own, spoken to over HTTP."""
 
+import contextlib
 import os
 import re
 import signal
@@ -151,10 +152,20 @@ class MeshProcess:
         return Path(found[1])
 
     def driver(self) -> psutil.Process:
-        """The process of ``mesh up`` that uses Ray: forked, so that its command line is the same."""
+        """The process of ``mesh up`` that uses Ray: forked, so that its command line is the same. Waits for
+        it where Ray is just being started anew."""
+        deadline = time.monotonic() + UP_WITHIN_S
+        while not (found := self._driver()):
+            assert time.monotonic() < deadline, "no process of the mesh uses Ray"
+            time.sleep(0.05)
+        return found
+
+    def _driver(self) -> psutil.Process | None:
         up, *below = self.processes()
         command = _command(up)
-        return next(each for each in below if _command(each) == command and each.ppid() == up.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return next((p for p in below if _command(p) == command and p.ppid() == up.pid), None)
+        return None
 
     def find(self, part_of_command: str) -> list[psutil.Process]:
         """The processes below it whose command line has this in it."""
