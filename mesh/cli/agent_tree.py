@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mesh.core.agents_of_turn import AgentView
 
 _LOCAL = "http://localhost:8080"
+_WIDEST = 10_000
 
 
 def tree(
@@ -46,7 +47,8 @@ def tree(
             by_id = {agent.agent_id: agent for agent in agents}
             sys.stdout.write(msgspec.json.format(msgspec.json.encode(by_id), indent=2).decode() + "\n")
             return
-        console = Console(highlight=False, soft_wrap=True)
+        # What another program reads has its lines whole, as it may look for the ids.
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDEST)
         for shown in as_trees(agents):
             console.print(shown)
         if not agents:

@@ -43,6 +43,7 @@ _KEYS_OF: dict[str, tuple[str, ...]] = {
     "max_iterations": ("loop",),
     "over": ("map",),
     "most": ("map",),
+    "with_status": ("map",),
     "approvals": ("parallel", "loop", "map"),
     "on_error": ("parallel", "map"),
     "url": ("a2a",),

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from mesh.config.cross_checks import MAX_TREE_DEPTH, MAX_TREE_NODES, cross_checks
 from mesh.config.files import Files, FileText, MadeFrom, resolve
@@ -246,6 +246,22 @@ class Spawn(ConfigSection):
     unwaited: Literal["report", "delete"] = "report"
 
 
+class Questions(ConfigSection):
+    """What an llm node may ask the person, by the tool ``ask_user``: ``at_most`` so many questions in one run
+    of the node. With ``declined``, who rejects a question without a reason ends the turn, with this text as
+    its answer; otherwise that cancels the turn."""
+
+    at_most: Annotated[int, Field(ge=1, le=100)] | None = None
+    declined: str = ""
+
+
+def _questions_in(value: Any) -> Any:
+    """``true`` is short for questions without a bound, ``false`` for none."""
+    if isinstance(value, bool):
+        return {} if value else None
+    return value
+
+
 class AgentNode(ConfigSection):
     """A node of the agent's tree, or an agent that others may call. `mesh.config.cross_checks` says which key
     goes with which type.
@@ -268,8 +284,8 @@ class AgentNode(ConfigSection):
     after an iteration.
 
     A map runs its child once for each item of the list that ``over`` names, a key of the session state, all
-    at the same time, and fails if there are more than ``most``. ``on_error`` says whether it, or a parallel
-    node, fails with a child or goes on without it.
+    at the same time, and fails if there are more than ``most``; ``with_status``, its answer says of each item
+    how it ended. ``on_error`` says whether it, or a parallel node, fails with a child or goes on without it.
 
     ``prompt`` may contain ``{placeholders}``. ``tools`` are names or globs; None means all tools.
     ``tool`` is what a tool node calls, with ``args``, in which texts may contain ``{placeholders}``.
@@ -296,7 +312,7 @@ class AgentNode(ConfigSection):
     on_invalid: Literal["fail", "accept", "ask"] = "fail"
     show_drafts: bool = False
     can_exit_loop: bool = False
-    can_ask_user: bool = False
+    can_ask_user: Annotated[Questions | None, BeforeValidator(_questions_in)] = None
     can_complete_task: bool = False
     can_return_to_user: bool = False
     offer_agents: Literal["tools", "use_agent"] = "tools"
@@ -308,6 +324,7 @@ class AgentNode(ConfigSection):
     exit_when: ExitCondition | None = None
     over: Identifier | None = None
     most: Annotated[int, Field(ge=1, le=10_000)] = 100
+    with_status: bool = False
     url: Url | None = None
     key: ApiKey = ""
     card_url: Url | None = None

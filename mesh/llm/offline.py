@@ -2,8 +2,9 @@
 
 It calls the offered tool whose name, description and schema match the last message best (see
 `mesh.llm.offline_words`), and describes the tool's result in words. A message that is addressed to another
-agent or to the user is passed on (`mesh.llm.offline_address`). Where a schema is asked for, the answer is a
-value that fits it (`mesh.llm.offline_answer`). It understands nothing.
+agent or to the user is passed on, and where it may ask the user it asks about a message that leaves something
+open (`mesh.llm.offline_address`). Where a schema is asked for, the answer is a value that fits it
+(`mesh.llm.offline_answer`). It understands nothing.
 
 Of the parameters it follows ``max_tokens`` and ``stop``, for its text. The others have nothing to change: its
 answers are always the same, and it does not think.
@@ -19,7 +20,7 @@ import msgspec
 from mesh.core.events import Event, LlmCall, TextDelta, ToolCall, ToolCallDelta, Usage
 from mesh.core.messages import Assistant, Message, Result, Results, ToolSpec, User
 from mesh.llm.models import OFFLINE_NAME
-from mesh.llm.offline_address import addressed
+from mesh.llm.offline_address import addressed, asked_about
 from mesh.llm.offline_answer import answer_for
 from mesh.llm.offline_fill import fill
 from mesh.llm.offline_words import choose, properties, read, singular
@@ -76,6 +77,9 @@ def _answer(request: LlmRequest) -> tuple[str, tuple[ToolCall, ...]]:
         return "", (ToolCall(_next_id(request.messages), target.tool.name, target.arguments),)
     reading = read(text)
     tool = choose(reading, request.tools)
+    # What its instructions quote has been dealt with by whoever wrote them.
+    if tool is None and text not in request.system and (asks := asked_about(text, request.tools)):
+        return "", (ToolCall(_next_id(request.messages), asks.tool.name, asks.arguments),)
     if tool is None:
         return f"{_I_AM} I found no tool that fits. I can call:\n{_listed(request.tools)}", ()
     filled = fill(tool, reading)

@@ -1,4 +1,5 @@
-"""How the offline model reads a sentence that is addressed to somebody else: "ask b to list all resources".
+"""How the offline model reads a sentence that is addressed to somebody else: "ask b to list all resources";
+and when it asks the user itself.
 
 An addressee is a tool that takes one text and nothing else: another agent, or ``ask_user``.
 """
@@ -14,6 +15,8 @@ _SPEAKS = re.compile(r"\s*(?:please\s+)?(?:ask|tell)\s+(?:(?:the|agent)\s+)*", r
 _LEADS_ON = re.compile(r"\s*(?:agent\b\s*)?(?:[:,]|(?:to|that)(?:\s|$))?\s*", re.I)
 _BREAK = re.compile(r"[\W_]+")
 _PERSON = ("user", "me")
+_ASKS_USER = "ask_user"
+_LEAVES_OPEN = re.compile(r"\?|\bmaybe\b|\bnot sure\b", re.I)
 
 
 class Addressed(NamedTuple):
@@ -34,6 +37,15 @@ def addressed(text: str, tools: tuple[ToolSpec, ...]) -> Addressed | None:
         if key and rest and is_valid(tool.input_schema, {key: rest}):
             return Addressed(tool, {key: rest})
     return None
+
+
+def asked_about(text: str, tools: tuple[ToolSpec, ...]) -> Addressed | None:
+    """Returns the question to the user about a message that leaves something open, by its words; None if it
+    leaves nothing open, or nobody can be asked."""
+    asks = next((tool for tool in tools if tool.name == _ASKS_USER), None)
+    if asks is None or not _LEAVES_OPEN.search(text):
+        return None
+    return Addressed(asks, {_only_text(asks): f"What exactly do you mean by: {text.strip()}"})
 
 
 def _only_text(tool: ToolSpec) -> str:

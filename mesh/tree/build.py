@@ -121,7 +121,7 @@ def _llm_node(config: Config, planned: PlannedNode, environment: Environment) ->
         ToolCalls(toolbox=toolbox, settings=call_settings, agents=tuple(spec.name for spec in agents.specs)),
         _remote_calls(config, planned, agents_of(config, planned), environment),
         agents,
-        QuestionCalls(call_settings) if node.can_ask_user else None,
+        _question_calls(node, call_settings),
         _ending_tools(node, schema),
         _spawn_calls(config, planned, agents),
         _python_calls(config, planned, call_settings),
@@ -183,6 +183,7 @@ def _map(config: Config, planned: PlannedNode, environment: Environment) -> Map:
         kind=child.node.type,
         root=config.tree.name,
         reads_list=node.over in child.reads,
+        with_status=node.with_status,
     )
     return Map(_children(planned, environment), settings)
 
@@ -303,6 +304,11 @@ def _agent_calls(
         are_checked=output_schema(config, planned) is not None or planned.node.is_checked,
         is_one_tool=planned.node.offer_agents == "use_agent",
     )
+
+
+def _question_calls(node: AgentNode, settings: CallSettings) -> QuestionCalls | None:
+    asks = node.can_ask_user
+    return QuestionCalls(settings, asks.at_most, asks.declined) if asks else None
 
 
 def _spawn_calls(config: Config, planned: PlannedNode, agents: AgentCalls) -> SpawnCalls | None:

@@ -34,7 +34,8 @@ _BESIDE_THE_END = "another item has ended the agent"
 class MapSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a map node. ``over`` is the key of the state that has the items, ``most`` how many
     there may be. ``kind`` is the type of the child, ``root`` the name of the root agent. ``reads_list``: the
-    child, or what it calls, has a placeholder for the whole list, too."""
+    child, or what it calls, has a placeholder for the whole list, too. ``with_status``: its answer says of
+    each item how it ended."""
 
     name: str
     over: str
@@ -43,6 +44,7 @@ class MapSettings(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     root: str
     reads_list: bool = False
+    with_status: bool = False
 
 
 class Map:
@@ -74,7 +76,7 @@ class Map:
             for outcome in outcomes:
                 if isinstance(outcome, PassEnd) and outcome.status == status:
                     return outcome
-        return self._joined([done for done in outcomes if isinstance(done, NodeCompleted)])
+        return self._joined(items, [done for done in outcomes if isinstance(done, NodeCompleted)])
 
     def _items(self, steps: Steps) -> list[str] | PassEnd:
         """The items; or how the pass ends, because there are none that could be run."""
@@ -139,13 +141,14 @@ class Map:
 
     # -- the answer
 
-    def _joined(self, done: Sequence[NodeCompleted]) -> PassEnd:
+    def _joined(self, items: Sequence[str], done: Sequence[NodeCompleted]) -> PassEnd:
         failed = [item for item in done if item.status == "failed"]
         if failed and (self._settings.on_error == "fail" or len(failed) == len(done)):
             return PassEnd("failed", bounded("\n".join(_numbered(failed, "text")), MOST_SHOWN))
         good = [item for item in done if item.status == "completed"]
-        answers = [_answer(item) for item in done]
-        has_outputs = any(item.output is not UNSET for item in good)
+        has_status = self._settings.with_status
+        answers = [*map(_entry, items, done)] if has_status else [_answer(item) for item in done]
+        has_outputs = has_status or any(item.output is not UNSET for item in good)
         return PassEnd(
             "completed",
             json.dumps(answers, ensure_ascii=False),
@@ -190,6 +193,12 @@ def _answer(done: NodeCompleted) -> Any:
     if done.status != "completed":
         return None
     return done.text if done.output is UNSET else done.output
+
+
+def _entry(item: str, done: NodeCompleted) -> dict[str, Any]:
+    """What an item adds to a list that says how each of them ended."""
+    answer = done.text if done.output is UNSET else done.output
+    return {"item": bounded(item, MOST_SHOWN), "agent": done.name, "status": done.status, "answer": answer}
 
 
 def _numbered(done: Sequence[NodeCompleted], key: Literal["text", "invalid"]) -> Iterator[str]:

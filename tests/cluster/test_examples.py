@@ -1,14 +1,15 @@
 """The examples do what their READMEs say: each command runs as it is written, and prints what is shown."""
 
 import re
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from mesh.config.model import load
 from mesh.llm.offline import Offline
+from mesh.mcp.python_file import launched
 from mesh.mcp.session import McpSession
 from mesh.sandbox.sandbox import KINDS
 from mesh.servers.llm_stub.script import load as load_script
@@ -75,6 +76,46 @@ async def test_the_shipped_pipeline_looks_asks_and_looks_again(tmp_path: Path) -
         assert body["result"]["response"].startswith("resources_list: 1 resource\n- web-1 (")
         _, body = await mesh.say(body["conversation"]["id"], "list all resources")
         assert body["result"]["response"].startswith("resources_list: 1 resource\n- web-1 (")
+
+
+@asynccontextmanager
+async def six_steps(folder: Path) -> AsyncIterator[WorldMesh]:
+    """A mesh with the shipped workflow."""
+    path = ROOT / "config" / "six-steps.yaml"
+    mesh = WorldMesh(ScriptedLlm(), config=path.read_text(), origin=str(path))
+    session = McpSession(launched(mesh.config.servers[0], folder))
+    mesh.tree = LocalTree(mesh.config, [session], lambda _: Offline(), mesh)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(session.close)
+        yield await stack.enter_async_context(mesh)
+
+
+@pytest.mark.parametrize(
+    ("message", "asks", "parts"),
+    [
+        ("Compare Lisbon, Porto and maybe Faro?", True, ["Lisbon", "Porto", "Faro"]),
+        ("Compare Lisbon and Porto.", False, ["Lisbon", "Porto"]),
+        ("What is a port?", True, []),
+    ],
+)
+async def test_the_shipped_six_steps_ask_split_and_sum_up(
+    message: str, asks: bool, parts: list[str], tmp_path: Path
+) -> None:
+    async with six_steps(tmp_path) as mesh:
+        _, body = await mesh.create(message)
+        if asks:
+            assert body["conversation"]["pipeline_state"]["paused_node_path"] == [0]
+            _, body = await mesh.answer(body["result"]["approval"]["uuid"], "By train.")
+        answer = body["result"]["response"]
+    agents = re.findall(r"^(\S.*): completed$", answer, re.MULTILINE)
+    assert agents == ["main", *(f"researcher, {part}" for part in parts)]
+
+
+async def test_who_declines_the_question_of_the_six_steps_ends_them(tmp_path: Path) -> None:
+    async with six_steps(tmp_path) as mesh:
+        _, body = await mesh.create("Compare what?")
+        _, body = await mesh.decide(body["result"]["approval"]["uuid"], "reject")
+    assert body["result"]["response"] == "Nothing was done, as the request stayed open."
 
 
 def test_the_index_names_every_example() -> None:

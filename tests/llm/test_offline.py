@@ -216,6 +216,48 @@ def test_two_offline_agents_talk_and_the_answer_of_a_person_reaches_the_other() 
             assert answered["result"]["response"] == "a2a_b: ask_user: blue"
 
 
+ASK = ToolSpec(
+    "ask_user",
+    "Asks the person a question.",
+    {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]},
+)
+
+
+@pytest.mark.parametrize("text", ["Lisbon or Porto?", "Maybe Lisbon.", "I am not sure about Porto"])
+async def test_it_asks_the_user_about_what_leaves_something_open(text: str) -> None:
+    called = await call_for(text, (ASK,))
+    assert called == ("ask_user", {"question": f"What exactly do you mean by: {text}"})
+    assert not isinstance(await call_for(f"list all resources, {text}", (*RESOURCES, ASK)), str)
+    assert isinstance(await call_for(text, RESOURCES), str)  # there is nobody to ask
+
+
+@pytest.mark.parametrize("text", ["Compare Lisbon and Porto.", "Maybelline", "ask"])
+async def test_it_does_not_ask_about_what_is_clear(text: str) -> None:
+    assert isinstance(await call_for(text, (ASK,)), str)
+
+
+async def test_it_does_not_ask_about_what_its_instructions_quote() -> None:
+    request = msgspec.structs.replace(asked(User("Lisbon?"), tools=(ASK,)), system="The user said: Lisbon?")
+    assert not (await answer_of(Offline(), request)).tool_calls
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Compare Lisbon, Porto and Faro.", ["Lisbon", "Porto", "Faro"]),
+        ("the pay service; the retry queue, or the docs", ["pay service", "the retry queue", "the docs"]),
+        ("a, b, c, d and e", ["a", "b", "c", "d"]),
+        ("Compare prices.", []),
+        ("", []),
+        (" , and ", []),
+    ],
+)
+async def test_a_list_of_texts_is_what_the_message_enumerates(text: str, parts: list[str]) -> None:
+    schema = {"type": "array", "items": {"type": "string"}, "maxItems": 4}
+    request = msgspec.structs.replace(asked(User(text), tools=()), output_schema=schema)
+    assert json.loads((await answer_of(Offline(), request)).text) == parts
+
+
 async def test_without_tools_it_says_so() -> None:
     answer = await call_for("list all resources", ())
     assert "offline demonstration model" in answer and "list all resources" in answer

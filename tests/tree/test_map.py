@@ -227,6 +227,17 @@ async def test_with_continue_an_item_that_failed_is_null_in_the_list() -> None:
     assert json.loads(said) == ["visit says 1 a", None, "visit says 3 b"]
 
 
+async def test_with_status_the_list_says_how_each_item_ended() -> None:
+    root = tree(on_error="continue", with_status=True)
+    said, events = await lived(mesh(["a", "x"], root, Failing()))
+    assert json.loads(said) == [
+        {"item": "a", "agent": "visit", "status": "completed", "answer": "visit says 1 a"},
+        {"item": "x", "agent": "visit", "status": "failed", "answer": "visit: no such city"},
+    ]
+    (end,) = [end for end in of(NodeCompleted, events) if end.step == "0.1"]
+    assert end.output == json.loads(said)
+
+
 async def test_with_continue_a_map_fails_if_all_items_do() -> None:
     said, _ = await lived(mesh(["x", "xx"], tree(on_error="continue"), Failing()))
     assert said == "item 1: visit: no such city\nitem 2: visit: no such city"
