@@ -13,7 +13,6 @@ from mesh.llm.offline_words import properties, read
 from mesh.llm.schema_example import example
 from mesh.llm.schema_forms import with_resolved_root
 
-
 _BETWEEN = re.compile(r"(?:\s*[,;]\s*(?:(?:and|or)\s+)?|\s+(?:and|or)\s+)(?:maybe\s+)?", re.I)
 
 
