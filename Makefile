@@ -20,9 +20,9 @@ run: setup ## Start the mesh and its web chat, with config/agent.yaml (CONFIG=�
 test: setup ## Run the whole test suite, in three runs side by side (ARGS=… go to pytest, in one run)
 	@exec $(if $(ARGS),$(BIN)/pytest $(ARGS),$(BIN)/python -m tests.suite)
 
-# Six suites share the kills: a single agent, a tree, agents that are called under a budget, hundreds of agents that
-# others start, calls that queue before a slow tool, and calls of a tool with a check (and as many without one). As many
-# kills meet mcp-filesystem while a mesh writes. What takes long with it runs as well, and 10,000 shell commands are judged.
+# Seven suites share the kills: a single agent, a tree, agents that are called under a budget, hundreds of agents that
+# others start, as many with whom people step in, calls that queue before a slow tool, and calls of a tool with a check
+# (and as many without one). As many kills meet mcp-filesystem while a mesh writes. What takes long with it runs as well, and 10,000 shell commands are judged.
 chaos: setup ## Kill processes at random 1,000 times (KILLS=… for another number); nothing may be lost
 	@CHAOS_KILLS=$$(( ($(KILLS) + 6) / 7 )) $(BIN)/pytest -m chaos tests/cluster tests/servers tests/policy tests/tree \
 	  -o log_cli=true --log-cli-level=INFO --log-disable=httpx $(ARGS)

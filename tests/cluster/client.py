@@ -26,9 +26,11 @@ class Client:
     def __exit__(self, *exc: object) -> None:
         self._http.close()
 
-    def post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The status and the JSON of the first answer: see `_is_an_answer`."""
-        return self._until_answered("POST", path, {"Idempotency-Key": str(uuid.uuid4())}, body)
+    def post(self, path: str, body: dict[str, Any], *, waits: bool = True) -> tuple[int, dict[str, Any]]:
+        """The status and the JSON of the first answer: see `_is_an_answer`. ``waits``: for the turn that the
+        request leads to."""
+        headers = {"Idempotency-Key": str(uuid.uuid4()), **({} if waits else {"Prefer": "respond-async"})}
+        return self._until_answered("POST", path, headers, body)
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON of a 200."""
