@@ -14,8 +14,8 @@ from mesh.core.events import AnyEvent
 from mesh.core.verdict import Verdict
 from mesh.journal.files import FileJournal
 from mesh.keeper.recorder import KeeperRecorder
-from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
-from mesh.keeper.requests import Follow, Request, Watch
+from mesh.keeper.replies import FollowReply, Reply, WatchReply
+from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
 from mesh.local.agent_keeper import agent_keeper
 from mesh.policy.book_file import FileGrantBook
 from mesh.policy.grants import Grant
@@ -62,7 +62,7 @@ class KeeperActor(Actor):
     async def watch(self, request: Watch) -> WatchReply:
         return await self._keeper.watch(request)
 
-    async def follow(self, request: Follow) -> FollowedEvents:
+    async def follow(self, request: Follow | FollowAgents) -> FollowReply:
         return await self._keeper.follow(request)
 
     async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:

@@ -28,8 +28,8 @@ from mesh.core.events import AgentTold, AnyEvent, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.places import ROOT, Place
 from mesh.core.verdict import Verdict
-from mesh.keeper.replies import FollowedEvents, WatchedEvents, raise_for_refusal
-from mesh.keeper.requests import Follow, Request, RequestFor, Watch
+from mesh.keeper.replies import WatchedEvents, raise_for_refusal
+from mesh.keeper.requests import Follow, FollowAgents, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
@@ -83,8 +83,9 @@ class RayBackend:
     async def watch(self, request: Watch) -> WatchedEvents:
         return raise_for_refusal(await self._keepers[self._blueprint.shard_of(request.id)].watch(request))
 
-    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
-        return await self._keepers[shard].follow(request)
+    async def follow(self, shard: int, request: RequestFor[R]) -> R:
+        reply = await self._keepers[shard].follow(cast(Follow | FollowAgents, request))
+        return cast(R, raise_for_refusal(reply))
 
     @property
     def shards(self) -> int:

@@ -12,8 +12,8 @@ from deployments.rpc import FOREVER, CallTerms, Service
 from mesh.core.events import AgentTold, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.verdict import Verdict
-from mesh.keeper.replies import FollowedEvents, Reply, WatchReply
-from mesh.keeper.requests import Follow, Request, Watch
+from mesh.keeper.replies import FollowReply, Reply, WatchReply
+from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
 from mesh.mcp.progress import Progress
 from mesh.policy.grants import Grant
@@ -31,7 +31,7 @@ class KeeperService(Recorder, Protocol):
         """See `Backend.watch`."""
         ...
 
-    async def follow(self, request: Follow) -> FollowedEvents:
+    async def follow(self, request: Follow | FollowAgents) -> FollowReply:
         """See `Backend.follow`."""
         ...
 

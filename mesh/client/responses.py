@@ -66,6 +66,12 @@ class ShownAgent(msgspec.Struct, frozen=True):
     messages: tuple[ShownMessage, ...] = ()
 
 
+class AgentsSnapshot(msgspec.Struct, frozen=True):
+    """All agents at work at one moment, by id."""
+
+    agents: dict[str, AgentView] = {}
+
+
 class TreeNode(msgspec.Struct, frozen=True):
     """A node of the agent's tree, or of that of an agent that is called. ``path``: "0" the root, "0.1" its
     second child, "search" the agent search. ``calls`` are the names of the agents that it may call."""

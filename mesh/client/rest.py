@@ -23,7 +23,14 @@ from urllib.parse import quote, urlsplit
 import httpx2
 import msgspec
 
-from mesh.client.responses import AgentInfo, ConversationPage, ShownAgent, ToolInfo, TreeNode
+from mesh.client.responses import (
+    AgentInfo,
+    AgentsSnapshot,
+    ConversationPage,
+    ShownAgent,
+    ToolInfo,
+    TreeNode,
+)
 from mesh.core.actions import AgentAction
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import Decision
@@ -32,12 +39,14 @@ from mesh.core.events import AnyEvent, CutOff, NewsAction, Preview, decode
 from mesh.core.spending import SpendReport
 from mesh.core.view import ConversationView
 from mesh.net.backoff import Backoff, Patience
-from mesh.net.sse import data_of_events
+from mesh.net.sse import data_of_events, events_of
 
 CONNECT_S = 10.0
 ANSWER_S = 30.0
 SILENCE_S = 45.0
 """How long a stream may be silent before it counts as lost. The mesh sends a heartbeat every 15 s."""
+MOST_SNAPSHOT_BYTES = 64 * 1024 * 1024
+"""How large a snapshot of all agents at work may be."""
 CANCEL_S = 600.0
 """A cancellation waits for a destructive tool that is running."""
 RETRY_FOR_S = 20.0
@@ -230,6 +239,45 @@ class MeshClient:
             response = await self._get(response.links["next"]["url"])
             found += self._read(response, dict[str, AgentView]).values()
         return found
+
+    async def follow_agents(
+        self, conversation_id: str = ""
+    ) -> AsyncGenerator[AgentsSnapshot | AgentView, None]:
+        """Yields the agents at work, of all conversations or of one, and then each agent that has changed,
+        without end. What it yields after a loss of the connection begins with a snapshot, too.
+
+        Raises `MeshUnreachable` if it cannot connect within `RETRY_FOR_S`, or after a loss within
+        `RECONNECT_FOR_S`.
+        """
+        patience = Patience(_RETRIES, RETRY_FOR_S)
+        while True:
+            why = "the mesh ended the stream"
+            try:
+                async with aclosing(self._agent_stream(conversation_id)) as stream:
+                    async for item in stream:
+                        patience = Patience(_RETRIES, RECONNECT_FOR_S)
+                        yield item
+            except (httpx2.TransportError, _NotNow) as problem:
+                why = _described(problem)
+            if patience.is_over:
+                raise MeshUnreachable(f"{self._shown_url}: {why}")
+            await asyncio.sleep(patience.next_delay())
+
+    async def _agent_stream(self, conversation_id: str) -> AsyncGenerator[AgentsSnapshot | AgentView, None]:
+        query = {"conversation": conversation_id} if conversation_id else None
+        headers = {"Accept": "text/event-stream"}
+        timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
+        async with self._http.stream(
+            "GET", "/agent/tree", params=query, headers=headers, timeout=timeout
+        ) as response:
+            if response.status_code != 200:
+                await response.aread()
+                raise self._refusal(response)
+            async for event in events_of(response, MOST_SNAPSHOT_BYTES):
+                if event.event == "snapshot":
+                    yield msgspec.json.decode(event.data, type=AgentsSnapshot)
+                elif event.event == "agent_state":
+                    yield msgspec.json.decode(event.data, type=AgentView)
 
     async def agent(self, agent_id: str) -> ShownAgent:
         """Returns one agent, of any turn, with the messages between it and its model."""

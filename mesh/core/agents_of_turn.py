@@ -18,6 +18,7 @@ from mesh.core.events import (
     ConversationCreated,
     Error,
     LlmCall,
+    LlmSettled,
     NodeCompleted,
     ToolResult,
     UserMessage,
@@ -25,11 +26,14 @@ from mesh.core.events import (
 )
 from mesh.core.ids import agent_id
 from mesh.core.places import ROOT, Place
+from mesh.core.spending import NUSD, amounts_of, shown_amount
 
 AgentStatus = Literal["running", "modified", "awaiting_user", "completed", "deleted", "error"]
 _ENDED_WITH_IT = "what it worked for has ended"
 _MOST_TEXT = 1_000
 """How many characters of what an agent was told, and of what it brought, are kept here."""
+_MOST_SAID = 200
+"""And the last ones of what its model has said."""
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -37,7 +41,11 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     told it last while it worked. ``result`` is what it answered, what went wrong, or why it was deleted. All
     three are cut here; the journal has them whole. It is ``modified`` until its model has met what a person
     has changed. ``detail`` is ``paused`` if a person has paused it, or an agent around it. ``subagents`` are
-    the ids of the agents that it called or started."""
+    the ids of the agents that it called or started.
+
+    ``model`` is the one that has answered last, ``saying`` the end of what it said, and ``activity`` what
+    the agent does since. ``tokens`` and ``cost_usd`` are its own, those of its subtree are also those of all
+    agents below it."""
 
     agent_id: str
     parent_id: str | None
@@ -56,6 +64,13 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     subagents: list[str]
     created_at: str
     ended_at: str | None = None
+    model: str = ""
+    activity: str = ""
+    saying: str = ""
+    tokens: int = 0
+    cost_usd: float = 0.0
+    subtree_tokens: int = 0
+    subtree_cost_usd: float = 0.0
 
     @property
     def has_ended(self) -> bool:
@@ -92,21 +107,49 @@ class _Agent:
         self.held_at = 0  # the number of the event that paused it last
         self.result: str | None = None
         self.ended_at: str | None = None
+        self.model = self.activity = self.saying = ""
+        self.spent, self.spent_below = _Spent(), _Spent()
 
     @property
     def is_paused(self) -> bool:
         """Whether a person has paused it, or an agent around it."""
         return self.is_held or (self.parent is not None and self.parent.is_paused)
 
+    @property
+    def at_work_below(self) -> "Iterator[_Agent]":
+        """It, and all below it that have not ended."""
+        yield self
+        for agent in self.at_work.values():
+            yield from agent.at_work_below
+
     def end(self, event: AnyEvent, status: AgentStatus, result: str) -> None:
         """Takes its end; the first one counts. None below it outlives it."""
         if self.ended_at is not None:
             return
-        self.status, self.result, self.ended_at = status, _cut(result), event.time
+        self.status, self.result, self.ended_at, self.activity = status, _cut(result), event.time, ""
         if self.parent:
             self.parent.at_work.pop(self.place, None)
         for agent in [*self.at_work.values()]:
             agent.end(event, "deleted", _ENDED_WITH_IT)
+
+
+class _Spent:
+    """Tokens, and a cost in 10⁻⁹ USD."""
+
+    def __init__(self) -> None:
+        self._tokens = self._nusd = 0
+
+    def add(self, tokens: int, nusd: int) -> None:
+        self._tokens += tokens
+        self._nusd += nusd
+
+    @property
+    def shown_tokens(self) -> int:
+        return shown_amount(self._tokens)
+
+    @property
+    def usd(self) -> float:
+        return shown_amount(self._nusd) / NUSD
 
 
 class AgentsOfTurn:
@@ -122,6 +165,7 @@ class AgentsOfTurn:
         self._let_go = 0  # the number of the newest event that let one go on, or deleted one
         self._told: dict[str, AgentTold] = {}  # the interventions, by id
         self._read: set[str] = set()  # and of what models have read
+        self._changed: dict[str, None] = {}  # as an ordered set: the ids of those that have changed
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AgentsOfTurn) and [*self.views()] == [*other.views()]
@@ -130,6 +174,8 @@ class AgentsOfTurn:
 
     def apply(self, event: AnyEvent) -> None:
         """Applies the next event of the journal."""
+        if event.step:
+            self._work(event)
         match event:
             case ConversationCreated():
                 self._conversation_id, self._root = event.conversation_id, event.agent
@@ -152,6 +198,11 @@ class AgentsOfTurn:
                 self._close(event)
             case _:
                 pass
+
+    def take_changed(self) -> list[str]:
+        """The ids of the agents that have changed since this was called last."""
+        changed, self._changed = [*self._changed], {}
+        return changed
 
     @property
     def held(self) -> list[AgentView]:
@@ -205,10 +256,34 @@ class AgentsOfTurn:
         """How all of them stand, in the order in which they began."""
         return map(self._shown, self._by_place.values())
 
+    def _work(self, event: AnyEvent) -> None:
+        """Takes what an event says of the agent that it happened in, and of those around that."""
+        around = [agent for at in event.place.scopes if (agent := self._by_place.get(at.text))]
+        if not around:
+            return
+        agent = around[0]
+        self._changed[agent.id] = None
+        if isinstance(event, LlmCall):
+            seen = as_clients_see(event)
+            assert isinstance(seen, LlmCall)
+            agent.model, agent.saying = event.model, seen.text[-_MOST_SAID:]
+            tools = ", ".join(dict.fromkeys(call.name for call in event.tool_calls))
+            agent.activity = f"calls {tools}" if tools else ""
+        elif isinstance(event, ToolResult) and agent.ended_at is None:
+            agent.activity = "asks its model"
+        if isinstance(event, LlmCall | LlmSettled | ToolResult) and (found := amounts_of(event)):
+            tokens, nusd = found.get("total_tokens", 0), found.get("cost_nusd", 0)
+            agent.spent.add(tokens, nusd)
+            for each in around:
+                each.spent_below.add(tokens, nusd)
+                self._changed[each.id] = None
+
     def _step_in(self, event: AgentTold) -> None:
         agent = self._by_place.get(event.step)
         if agent is None:
             return
+        if event.action in ("pause", "resume"):
+            self._changed |= {each.id: None for each in agent.at_work_below}
         match event.action:
             case "comment":
                 agent.comment = _cut(event.text)
@@ -238,6 +313,7 @@ class AgentsOfTurn:
         self._called.clear()
         self._told.clear()
         self._read.clear()
+        self._changed.clear()
         root = _Agent(self._conversation_id, None, ROOT.text, self._root, "", event)
         root.content = _cut(event.text)
         self._keep(root)
@@ -254,6 +330,7 @@ class AgentsOfTurn:
         agent = _Agent(id, parent, place.text, event.name, event.kind, event)
         agent.title, agent.content, agent.metadata = event.title, _cut(event.task), event.metadata
         parent.below.append(id)
+        self._changed[parent.id] = None
         if parent.ended_at is None:
             parent.at_work[agent.place] = agent
         self._keep(agent)
@@ -262,34 +339,39 @@ class AgentsOfTurn:
 
     def _keep(self, agent: _Agent) -> None:
         self._by_place[agent.place] = self._by_id[agent.id] = agent
+        self._changed[agent.id] = None
+
+    def _end(self, agent: _Agent, event: AnyEvent, status: AgentStatus, result: str) -> None:
+        self._changed |= {each.id: None for each in agent.at_work_below}
+        agent.end(event, status, result)
 
     def _completed(self, event: NodeCompleted) -> None:
         seen = as_clients_see(event)
         assert isinstance(seen, NodeCompleted)
         if agent := self._by_place.get(event.step):
-            agent.end(event, "error" if event.status == "failed" else event.status, seen.text)
+            self._end(agent, event, "error" if event.status == "failed" else event.status, seen.text)
         elif around := self._by_id.get(self.around(event.place)):
             inside = f"{event.step}."  # agents that worked for this node, which is none itself
             for agent in [each for place, each in around.at_work.items() if place.startswith(inside)]:
-                agent.end(event, "deleted", _ENDED_WITH_IT)
+                self._end(agent, event, "deleted", _ENDED_WITH_IT)
 
     def _answered(self, event: ToolResult | Validation) -> None:
         """The agents that a step has called have answered."""
         seen = as_clients_see(event)
         for agent in self._called.pop(event.step, ()):
             if isinstance(seen, ToolResult):
-                agent.end(event, "error" if seen.is_error else "completed", seen.shown or seen.content)
+                self._end(agent, event, "error" if seen.is_error else "completed", seen.shown or seen.content)
             elif isinstance(seen, Validation):
-                agent.end(event, "completed", seen.shown or seen.feedback)
+                self._end(agent, event, "completed", seen.shown or seen.feedback)
 
     def _close(self, event: Completed | Error) -> None:
         root = self._by_place.get(ROOT.text)
         if root is None:
             return
         if isinstance(event, Error):
-            root.end(event, "error", event.message)
+            self._end(root, event, "error", event.message)
         else:
-            root.end(event, "deleted" if event.cancelled_on_request else "completed", event.response)
+            self._end(root, event, "deleted" if event.cancelled_on_request else "completed", event.response)
 
     def _shown(self, agent: _Agent) -> AgentView:
         return AgentView(
@@ -310,6 +392,13 @@ class AgentsOfTurn:
             subagents=[*agent.below],
             created_at=agent.created_at,
             ended_at=agent.ended_at,
+            model=agent.model,
+            activity=agent.activity,
+            saying=agent.saying,
+            tokens=agent.spent.shown_tokens,
+            cost_usd=agent.spent.usd,
+            subtree_tokens=agent.spent_below.shown_tokens,
+            subtree_cost_usd=agent.spent_below.usd,
         )
 
 

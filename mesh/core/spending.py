@@ -28,7 +28,8 @@ from mesh.core.places import Place
 CostOf = Callable[[LlmCall], int | None]
 """The cost of a model call in 10⁻⁹ USD; None if its model has no known price."""
 
-_NUSD = 10**9
+NUSD = 10**9
+"""How many of the units of costs in events are one USD."""
 _MOST = 10**15
 """What a sum is shown as at most: an imported journal may hold numbers that JSON readers cannot."""
 _UNKNOWN = "unknown"
@@ -119,7 +120,7 @@ class Sum:
     def add(self, event: AnyEvent, cost_of: CostOf = recorded_cost) -> None:
         """Adds what an event says was spent, if it says so."""
         if isinstance(event, _COUNTED):
-            self.put(_amounts(event, cost_of))
+            self.put(amounts_of(event, cost_of))
 
     def put(self, amounts: Mapping[str, int]) -> None:
         """Adds amounts by their names in `Spent`, costs as ``cost_nusd``."""
@@ -148,9 +149,9 @@ class Sum:
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of `Spent`."""
-        found: dict[str, Any] = {k: max(0, min(n, _MOST)) for k, n in self._amounts.items()}
+        found: dict[str, Any] = {name: shown_amount(n) for name, n in self._amounts.items()}
         cost_nusd = found.pop("cost_nusd", 0)
-        return {**found, "cost_usd": cost_nusd / _NUSD}
+        return {**found, "cost_usd": cost_nusd / NUSD}
 
 
 class Spending:
@@ -170,7 +171,7 @@ class Spending:
         """Adds the next event of the journal."""
         if isinstance(event, AgentStarted) and (call := event.place.call):
             self._called[event.turn, call.text] = event.place
-        amounts = _amounts(event, self._cost_of)
+        amounts = amounts_of(event, self._cost_of)
         if not amounts:
             return
         self._all.put(amounts)
@@ -217,8 +218,13 @@ def spend_report(events: Iterable[AnyEvent], root: str, cost_of: CostOf = record
     return spending.report()
 
 
-def _amounts(event: AnyEvent, cost_of: CostOf) -> dict[str, int]:
-    """What an event adds to a sum."""
+def shown_amount(amount: int) -> int:
+    """A sum as clients see it."""
+    return max(0, min(amount, _MOST))
+
+
+def amounts_of(event: AnyEvent, cost_of: CostOf = recorded_cost) -> dict[str, int]:
+    """What an event adds to a sum, by the names in `Spent`, costs as ``cost_nusd``."""
     match event:
         case LlmCall(usage=usage):
             cost = cost_of(event)

@@ -23,7 +23,7 @@ def as_trees(agents: Iterable[AgentView]) -> list[Tree]:
     nodes: dict[str, Tree] = {}
     for agent in sorted(agents, key=_order):
         above = nodes.get(agent.parent_id or "")
-        nodes[agent.agent_id] = above.add(_line(agent)) if above else Tree(_line(agent))
+        nodes[agent.agent_id] = above.add(as_line(agent)) if above else Tree(as_line(agent))
         if above is None:  # a root agent, or one whose parent has ended
             trees.append(nodes[agent.agent_id])
     return trees
@@ -33,13 +33,18 @@ def _order(agent: AgentView) -> tuple[str, list[int]]:
     return agent.created_at, [int(number) for number in _NUMBERS.findall(agent.place)]
 
 
-def _line(agent: AgentView) -> Text:
+def as_line(agent: AgentView) -> Text:
+    """An agent on one line: its name, how it stands, what it does, what it was told, its cost, and its id."""
     place = Place(agent.place)
     name = f"item {place.iterations[-1]}: {agent.name}" if place.iterations else agent.name
     status = agent.detail or _WORDS.get(agent.status, agent.status)
     about = one_line(agent.title or agent.user_content, _MOST_TASK)
     line = Text(f"{one_line(name, _MOST_TASK)}  ")
     line.append(status, "yellow" if agent.detail else _STYLES.get(agent.status, "green"))
+    if agent.activity and not agent.detail:
+        line.append(f", {one_line(agent.activity, _MOST_TASK)}", "dim")
     line.append(f"  {about}  ")
+    if agent.subtree_cost_usd:
+        line.append(f"${agent.subtree_cost_usd:.4f}  ", "dim")
     line.append(agent.agent_id, "dim")
     return line

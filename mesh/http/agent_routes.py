@@ -17,6 +17,7 @@ from mesh.http.backend import Backend
 from mesh.http.body_types import AgentBody, AgentMessage, InterventionBody
 from mesh.http.parsing import caller_of, json_object, page_query, read_request, text_in
 from mesh.http.responses import json_response, route
+from mesh.http.streams import Streams, last_cursors, last_event_id, wants_stream
 from mesh.keeper.requests import AgentChanges, Caller, Intervene, ListAgents, ShowAgent
 
 MOST_AT_ONCE = 1_000
@@ -33,8 +34,9 @@ _HOW = (
 class AgentRoutes:
     """The handlers of the routes."""
 
-    def __init__(self, backend: Backend, limits: Limits) -> None:
+    def __init__(self, backend: Backend, streams: Streams, limits: Limits) -> None:
         self._backend = backend
+        self._streams = streams
         self._limits = limits
 
     def routes(self) -> list[Route]:
@@ -42,6 +44,7 @@ class AgentRoutes:
         return [
             route("GET", "/agent/tree", self._list),
             route("GET", "/agent/{agent_id}", self._show),
+            route("GET", "/agent/{agent_id}/events", self._events),
             route("POST", "/agent/{agent_id}/intervene", self._intervene),
         ]
 
@@ -52,6 +55,8 @@ class AgentRoutes:
             raise BadRequest("conversation must be the id of a conversation")
         if shows_ended not in ("true", "false"):
             raise BadRequest("all must be true or false")
+        if wants_stream(request):
+            return await self._streams.agents(conversation, last_cursors(request, self._backend.shards))
         limit, cursor = page_query(request, most=MOST_AT_ONCE, usual=MOST_AT_ONCE)
         asked = ListAgents(conversation, shows_ended == "true", cursor, limit + 1)
         if conversation:
@@ -71,6 +76,11 @@ class AgentRoutes:
         reply = await self._backend.ask(agent_id, ShowAgent(agent_id))
         messages = [shown for message in reply.messages or () for shown in _shown(message)]
         return json_response(AgentBody(reply.agent, messages))
+
+    async def _events(self, request: Request) -> Response:
+        agent_id, after = request.path_params["agent_id"], last_event_id(request)
+        reply = await self._backend.ask(agent_id, ShowAgent(agent_id))
+        return await self._streams.subtree(reply.agent, after)
 
     async def _intervene(self, request: Request) -> Response:
         agent_id = request.path_params["agent_id"]

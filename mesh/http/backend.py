@@ -3,8 +3,8 @@
 from typing import Any, Protocol, TypeVar
 
 from mesh.core.errors import Unavailable
-from mesh.keeper.replies import FollowedEvents, WatchedEvents
-from mesh.keeper.requests import Follow, RequestFor, Watch
+from mesh.keeper.replies import WatchedEvents
+from mesh.keeper.requests import RequestFor, Watch
 from mesh.policy.book import GrantBook
 
 R = TypeVar("R")
@@ -30,8 +30,8 @@ class Backend(Protocol):
         """Asks the keeper of a conversation for new events."""
         ...
 
-    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
-        """Asks a keeper for new events of any of its conversations."""
+    async def follow(self, shard: int, request: RequestFor[R]) -> R:
+        """Asks a keeper for what is new in any of its conversations: a `Follow` or `FollowAgents`."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class BoundedBackend:
     async def watch(self, request: Watch) -> WatchedEvents:
         return await self._backend.watch(request)
 
-    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
+    async def follow(self, shard: int, request: RequestFor[R]) -> R:
         return await self._backend.follow(shard, request)
 
     @property

@@ -2,7 +2,6 @@
 tree."""
 
 import asyncio
-import re
 from typing import Any
 
 import msgspec
@@ -22,7 +21,7 @@ from mesh.http.backend import Backend
 from mesh.http.body_types import TreeBody
 from mesh.http.parsing import read_request
 from mesh.http.responses import json_response, route, turn_response
-from mesh.http.streams import Streams, last_event_id
+from mesh.http.streams import Streams, last_cursors, last_event_id
 from mesh.keeper.replies import JournalLines
 from mesh.keeper.requests import Export, Follow, Import
 from mesh.keeper.transfer import created_in
@@ -30,7 +29,6 @@ from mesh.llm.prices import Prices
 from mesh.tree.configured_limits import limits_by_path
 from mesh.tree.outline import outline, outlines_of_called_agents
 
-_CURSORS = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")
 """The id of an event of all conversations: a cursor of each keeper. Cursors are nanoseconds, hence at most 19
 digits, which 64 bits hold."""
 
@@ -76,18 +74,7 @@ class EventRoutes:
         if session_id and not is_session_id(session_id):
             raise BadRequest(f"session_id must be {SESSION_IDS}")
         follow = Follow(types=types, session_id=session_id)
-        return await self._streams.everything(follow, self._cursors(request))
-
-    def _cursors(self, request: Request) -> list[int]:
-        """Where the stream begins at each keeper; 0 is now."""
-        shards, last = self._backend.shards, request.headers.get("last-event-id", "")
-        if not last:
-            return [0] * shards
-        if not _CURSORS.fullmatch(last):
-            raise BadRequest("Last-Event-ID is not one that this stream gave")
-        cursors = [int(cursor) for cursor in last.split(".")]
-        # With another number of keepers the id is from before the mesh was changed.
-        return cursors if len(cursors) == shards else [0] * shards
+        return await self._streams.everything(follow, last_cursors(request, self._backend.shards))
 
     async def _log(self, request: Request) -> Response:
         lines = await self._exported(request)

@@ -422,7 +422,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "The agents at work, by id: of all conversations, or of one",
         dict[str, AgentView],
         {"two agents": {_ID: _ROOT_AGENT, _UUID: _AGENT}},
-        about="The header Link has the next page, if there are more",
+        about="The header Link has the next page, if there are more. With Accept: text/event-stream, they "
+        "come as a stream: a snapshot, and then each agent that has changed",
         parameters=(
             _parameter("conversation", about="the id of one"),
             _parameter(
@@ -439,6 +440,14 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         AgentBody,
         {"shown": AgentBody(_AGENT, [AgentMessage("assistant", "It is a tabby.")])},
         errors=(404, *_BUSY),
+    ),
+    ("GET", "/agent/{agent_id}/events"): Operation(
+        "agents at work",
+        "What happens in an agent and below it, as it happens (Server-Sent Events)",
+        _STREAM,
+        about="Events, from its beginning or from an earlier one",
+        parameters=(_LAST, _AFTER),
+        errors=(*_BAD, 404, *_BUSY),
     ),
     ("POST", "/agent/{agent_id}/intervene"): Operation(
         "agents at work",

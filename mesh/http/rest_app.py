@@ -21,7 +21,7 @@ def rest_routes(backend: Backend, streams: Streams, config: Config, secret: byte
     return [
         *EventRoutes(backend, streams, config).routes(),
         *PolicyRoutes(backend).routes(),
-        *AgentRoutes(backend, config.limits).routes(),
+        *AgentRoutes(backend, streams, config.limits).routes(),
         *RestApi(backend, streams, config, secret).routes(),
     ]
 

@@ -5,8 +5,10 @@ client reads, whatever dies behind it, and a client that was cut off continues a
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+import re
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, aclosing, closing, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,20 +16,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from mesh.core.agents_of_turn import AgentView
 from mesh.core.concealed import as_clients_see
 from mesh.core.errors import BadRequest, MeshError, Unavailable
 from mesh.core.events import AnyEvent, CutOff, LlmCall, Validation, now
 from mesh.core.ids import new_id
+from mesh.core.places import Place
 from mesh.http.backend import Backend
 from mesh.http.responses import turn_headers
-from mesh.keeper.replies import FollowedEvents, TurnAccepted, WatchedEvents
-from mesh.keeper.requests import Follow, Watch
+from mesh.keeper.replies import FollowedAgents, FollowedEvents, TurnAccepted, WatchedEvents
+from mesh.keeper.requests import Follow, FollowAgents, FollowFor, Watch
 from mesh.net.sse import HEARTBEAT, encode
 
 R = TypeVar("R")
+N = TypeVar("N", FollowedEvents, FollowedAgents)
 _BEGIN = encode(retry_ms=1000)
 _TAKEN_WITHIN_S = 30.0
 """How long a client may leave a part of a stream unread."""
+_CURSORS = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})*")
 _NOT_SHOWN = ("key", "body_hash", "tool_fingerprint")
 """Fields of events that only serve idempotency and checks of our own."""
 _json = msgspec.json.Encoder().encode
@@ -46,6 +52,19 @@ def last_event_id(request: Request) -> int | None:
     if not (last.isascii() and last.isdecimal()) or len(last) > 15:
         raise BadRequest("Last-Event-ID and ?after= are the number of an event, such as 17; 0 is all of them")
     return int(last)
+
+
+def last_cursors(request: Request, shards: int) -> list[int]:
+    """Where a stream of all keepers stood, from ``Last-Event-ID``, one cursor for each; 0 is now. Raises
+    `BadRequest`."""
+    last = request.headers.get("last-event-id", "")
+    if not last:
+        return [0] * shards
+    if not _CURSORS.fullmatch(last):
+        raise BadRequest("Last-Event-ID is not one that this stream gave")
+    cursors = [int(cursor) for cursor in last.split(".")]
+    # With another number of keepers the id is from before the mesh was changed.
+    return cursors if len(cursors) == shards else [0] * shards
 
 
 def shown(event: AnyEvent, conversation_id: str) -> dict[str, Any]:
@@ -87,6 +106,23 @@ class Streams:
             watch = Watch(conversation_id, new_id(), after, exclusive=exclusive, wait=False)
             return await self._stream(watch, place, {})
 
+    async def subtree(self, agent: AgentView, after: int | None) -> "EventStream":
+        """What happens in an agent and below it, from its beginning, or after an event."""
+        with ExitStack() as place:
+            place.enter_context(self._counted())
+            watch = Watch(agent.conversation_id, new_id(), after or 0, wait=False)
+            return await self._stream(watch, place, {}, partial(_is_of, agent))
+
+    async def agents(self, conversation: str, cursors: list[int]) -> "EventStream":
+        """All agents at work, and then each that has changed; or from where ``cursors`` stand, one for each
+        keeper. Raises `MeshError`."""
+        follow = FollowAgents(conversation=conversation)
+        with ExitStack() as place:
+            place.enter_context(self._counted())
+            # Asked before the response begins, so that a refusal has a status of its own.
+            whole = await self._whole(follow, len(cursors)) if not all(cursors) else None
+            return EventStream(self._agents(follow, cursors, whole), place.pop_all())
+
     async def turn(self, work: Coroutine[Any, Any, R]) -> "R | EventStream":
         """The events of the turn that a request starts or continues, until it ends or pauses; the reply, if
         no turn goes on. Raises `Unavailable` before the request is made if there is no room for a stream."""
@@ -119,10 +155,16 @@ class Streams:
         """The first answer of a watch. Raises `MeshError`."""
         return await self._backend.watch(watch)
 
-    async def _stream(self, watch: Watch, place: ExitStack, headers: dict[str, str]) -> "EventStream":
+    async def _stream(
+        self,
+        watch: Watch,
+        place: ExitStack,
+        headers: dict[str, str],
+        is_shown: Callable[[AnyEvent], bool] = lambda _: True,
+    ) -> "EventStream":
         # The first question is asked before the response begins, so that a refusal has a status of its own.
         seen = await self._backend.watch(watch)
-        return EventStream(self._frames(watch, seen), place.pop_all(), headers)
+        return EventStream(self._frames(watch, seen, is_shown), place.pop_all(), headers)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -145,13 +187,15 @@ class Streams:
             seen = await self._backend.watch(watch)
             yield seen
 
-    async def _frames(self, watch: Watch, seen: WatchedEvents) -> AsyncGenerator[bytes, None]:
+    async def _frames(
+        self, watch: Watch, seen: WatchedEvents, is_shown: Callable[[AnyEvent], bool]
+    ) -> AsyncGenerator[bytes, None]:
         begin, after = _BEGIN, seen.after
         try:
             async with aclosing(self._watched(watch, seen)) as batches:
                 async for batch in batches:
                     after = batch.after
-                    frames = b"".join(event_frame(event, watch.id) for event in batch.events)
+                    frames = b"".join(event_frame(e, watch.id) for e in batch.events if is_shown(e))
                     yield begin + frames or HEARTBEAT
                     begin = b""
         except MeshError as problem:
@@ -160,31 +204,71 @@ class Streams:
 
     async def _followed(self, follow: Follow, cursors: list[int]) -> AsyncGenerator[bytes, None]:
         yield _BEGIN
-        asking = {
-            asyncio.create_task(self._follow(shard, follow, cursor)): shard
-            for shard, cursor in enumerate(cursors)
-        }
+        asking: list[FollowFor[FollowedEvents]] = [
+            msgspec.structs.replace(follow, cursor=cursor) for cursor in cursors
+        ]
         try:
-            while True:
-                done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    shard, seen = asking.pop(task), task.result()
-                    cursors[shard] = seen.cursor
-                    asking[asyncio.create_task(self._follow(shard, follow, seen.cursor))] = shard
-                    at = ".".join(map(str, cursors))
+            async with aclosing(self._news(asking)) as news:
+                async for seen, at in news:
                     frames = [event_frame(e.event, e.conversation_id, numbered=False) for e in seen.events]
                     yield b"".join(frames) + encode(id=at) if frames else HEARTBEAT
         except MeshError as problem:
             yield _cut_off("", str(problem), 0)
+
+    async def _agents(
+        self, follow: FollowAgents, cursors: Sequence[int], whole: Sequence[FollowedAgents] | None
+    ) -> AsyncGenerator[bytes, None]:
+        yield _BEGIN
+        try:
+            while True:
+                if whole is not None:
+                    cursors = [seen.cursor for seen in whole]
+                    agents = {agent.agent_id: agent for seen in whole for agent in seen.agents}
+                    yield encode(_json({"agents": agents}), event="snapshot", id=_joined(cursors))
+                asking: list[FollowFor[FollowedAgents]] = [
+                    msgspec.structs.replace(follow, cursor=cursor) for cursor in cursors
+                ]
+                async with aclosing(self._news(asking)) as news:
+                    async for seen, at in news:
+                        if seen.is_whole:  # the keeper does not know any more what has changed
+                            break
+                        frames = [encode(_json(agent), event="agent_state") for agent in seen.agents]
+                        yield b"".join(frames) + encode(id=at) if frames else HEARTBEAT
+                whole = await self._whole(follow, len(cursors))
+        except MeshError as problem:
+            yield _cut_off("", str(problem), 0)
+
+    async def _whole(self, follow: FollowAgents, shards: int) -> Sequence[FollowedAgents]:
+        """All agents at work, of each keeper."""
+        return await asyncio.gather(*(self._backend.follow(shard, follow) for shard in range(shards)))
+
+    async def _news(self, asking: list[FollowFor[N]]) -> AsyncGenerator[tuple[N, str], None]:
+        """The answers of all keepers as they come, each with where the stream is then. ``asking`` is what the
+        keepers are asked, one for each; its cursors go on."""
+        waiting = {asyncio.create_task(self._backend.follow(i, each)): i for i, each in enumerate(asking)}
+        try:
+            while True:
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    shard, seen = waiting.pop(task), task.result()
+                    asking[shard] = msgspec.structs.replace(asking[shard], cursor=seen.cursor)
+                    waiting[asyncio.create_task(self._backend.follow(shard, asking[shard]))] = shard
+                    yield seen, _joined([each.cursor for each in asking])
         finally:
-            for task in asking:
+            for task in waiting:
                 task.cancel()
 
-    async def _follow(self, shard: int, follow: Follow, cursor: int) -> FollowedEvents:
-        # The first question is answered at once: it says where "now" is.
-        return await self._backend.follow(
-            shard, msgspec.structs.replace(follow, cursor=cursor, wait=cursor != 0)
-        )
+
+def _joined(cursors: Sequence[int]) -> str:
+    return ".".join(map(str, cursors))
+
+
+def _is_of(agent: AgentView, event: AnyEvent) -> bool:
+    """Whether an event happened in an agent, or below it, or is its end."""
+    if event.turn != agent.turn or not event.step:
+        return False
+    place = Place(agent.place)
+    return place.contains(event.place) or (place.call is not None and event.step == place.call.text)
 
 
 def _cut_off(conversation_id: str, message: str, after: int) -> bytes:

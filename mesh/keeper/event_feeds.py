@@ -73,7 +73,7 @@ class EventFeeds:
         recent = self._all
         lost = request.cursor != 0 and not recent.knows(request.cursor)
         cursor = recent.end if request.cursor == 0 or lost else request.cursor
-        if request.wait and not lost:
+        if request.cursor and not lost:
             await recent.wait(cursor, WAIT_S)
         try:
             items = recent.since(cursor)

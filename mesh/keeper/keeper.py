@@ -45,6 +45,7 @@ from mesh.core.places import Place
 from mesh.core.verdict import Verdict
 from mesh.core.view import agents_shown, as_it_stands, view
 from mesh.journal.port import Journal
+from mesh.keeper.agent_changes import MOST_KEPT, AgentChanges
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.covered_approvals import CoveredApprovals
 from mesh.keeper.driver import Driver
@@ -59,7 +60,8 @@ from mesh.keeper.replies import (
     Agents,
     ConversationReply,
     Conversations,
-    FollowedEvents,
+    FollowedAgents,
+    FollowReply,
     JournalLines,
     NothingTaken,
     PreviewReply,
@@ -85,6 +87,7 @@ from mesh.keeper.requests import (
     Export,
     FindFirstReply,
     Follow,
+    FollowAgents,
     Import,
     Intervene,
     ListAgents,
@@ -175,6 +178,7 @@ class Keeper:
             self._unloaded,
         )
         self._feeds = EventFeeds(journal)
+        self._agent_changes = AgentChanges()
         self._driver = Driver(tree, settings.digest, settings.turn_timeout_s, settings.unavailable_for_s)
         self._grants = Grants(tree, book, settings.root)
         self._denial = denial
@@ -220,9 +224,16 @@ class Keeper:
         except MeshError as problem:
             return refusal(problem)
 
-    async def follow(self, request: Follow) -> FollowedEvents:
-        """Returns the events that are new in the shard; waits a while for some."""
-        return await self._feeds.follow(request)
+    async def follow(self, request: Follow | FollowAgents) -> FollowReply:
+        """Returns what is new in the shard; waits a while for some."""
+        try:
+            match request:
+                case Follow():
+                    return await self._feeds.follow(request)
+                case FollowAgents():
+                    return await self._follow_agents(request)
+        except MeshError as problem:
+            return refusal(problem)
 
     async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
         """See `Recorder`. Raises `JournalError` when the events are not durable."""
@@ -580,6 +591,21 @@ class Keeper:
         after = (agent for agent in chain.from_iterable(shown) if agent.cursor > request.after)
         return nsmallest(request.limit, after, key=attrgetter("cursor"))
 
+    async def _follow_agents(self, request: FollowAgents) -> FollowedAgents:
+        changed, cursor = await self._agent_changes.since(request)
+        if changed is None:
+            if request.conversation and not self._shard.owns(request.conversation):
+                return FollowedAgents((), cursor, is_whole=True)
+            whole = ListAgents(request.conversation, limit=MOST_KEPT)
+            return FollowedAgents(await self._agents_of(whole), cursor, is_whole=True)
+        found: list[AgentView] = []
+        for id, agent in changed:
+            if request.conversation in ("", id) and id in self._shard.index:
+                conversation = (await self._flushed(id)).conversation
+                view = conversation.agents.view(agent)
+                found += [as_it_stands(view, conversation)] if view else []
+        return FollowedAgents(found, cursor)
+
     async def _under_way(self) -> list[Conversation]:
         """The newest conversations whose turns have not ended."""
         found: list[Conversation] = []
@@ -638,6 +664,7 @@ class Keeper:
 
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
         self._feeds.appended(loaded, events)
+        self._agent_changes.changed(loaded.conversation.id, loaded.conversation.agents.take_changed())
         self._push.on_journaled(loaded.conversation.id, events)
         self._approvals.expire_at(loaded.conversation.id, loaded.conversation.first_deadline)
         asked = [event for event in events if isinstance(event, ApprovalRequired)]

@@ -133,6 +133,15 @@ class FollowedEvents(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     cursor: int = 0
 
 
+class FollowedAgents(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Agents for a follower of a shard; ``cursor`` goes into its next `FollowAgents`. ``is_whole``: these are
+    all that are at work, whatever the follower knew before."""
+
+    agents: Sequence[AgentView] = ()
+    cursor: int = 0
+    is_whole: bool = False
+
+
 _Kind = Literal[
     "bad_request",
     "not_found",
@@ -196,6 +205,7 @@ Reply = (
     | Refusal
 )
 
+FollowReply = FollowedEvents | FollowedAgents | Refusal
 WatchReply = WatchedEvents | Refusal
 R = TypeVar("R")
 

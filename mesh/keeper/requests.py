@@ -15,6 +15,8 @@ from mesh.keeper.replies import (
     Agents,
     ConversationReply,
     Conversations,
+    FollowedAgents,
+    FollowedEvents,
     JournalLines,
     NothingTaken,
     PreviewReply,
@@ -288,11 +290,23 @@ class Watch(msgspec.Struct, frozen=True, omit_defaults=True):
     exclusive: bool = False
 
 
-class Follow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Asks for the events that were journaled in any conversation of a shard since ``cursor``, that of the
-    last `FollowedEvents`; of these ``types`` and this session, or of any."""
+class FollowFor(RequestFor[R_co], Generic[R_co], frozen=True, omit_defaults=True):
+    """Asks a keeper for what is new in its shard since ``cursor``, that of the last reply, and waits a while
+    for some. Without a cursor, the reply comes at once, and says where "now" is."""
 
     cursor: int = 0
+
+
+class FollowAgents(FollowFor[FollowedAgents], frozen=True, tag=True, omit_defaults=True):
+    """Asks for the agents that have changed in any conversation, or in this one. Without a cursor, and with
+    one that the keeper does not know, the reply has all of them that are at work, at once."""
+
+    conversation: str = ""
+
+
+class Follow(FollowFor[FollowedEvents], frozen=True, tag=True, omit_defaults=True):
+    """Asks for the events that were journaled in any conversation; of these ``types`` and this session, or of
+    any."""
+
     types: tuple[str, ...] = ()
     session_id: str = ""
-    wait: bool = True

@@ -8,8 +8,8 @@ import msgspec
 
 from mesh.core.ids import shard_of
 from mesh.keeper.keeper import Keeper
-from mesh.keeper.replies import FollowedEvents, Reply, WatchedEvents, WatchReply, raise_for_refusal
-from mesh.keeper.requests import Follow, Request, RequestFor, Watch
+from mesh.keeper.replies import Reply, WatchedEvents, WatchReply, raise_for_refusal
+from mesh.keeper.requests import Follow, FollowAgents, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue
 from mesh.policy.book import GrantBook
 
@@ -46,9 +46,9 @@ class LocalBackend:
         seen: WatchedEvents = raise_for_refusal(travelled(reply, WatchReply))
         return seen
 
-    async def follow(self, shard: int, request: Follow) -> FollowedEvents:
-        found: FollowedEvents = travelled(await self._keepers[shard].follow(request), FollowedEvents)
-        return found
+    async def follow(self, shard: int, request: RequestFor[R]) -> R:
+        reply = await self._keepers[shard].follow(cast(Follow | FollowAgents, request))
+        return cast(R, raise_for_refusal(travelled(reply, type(reply))))
 
     async def tools(self) -> list[dict[str, Any]]:
         return [

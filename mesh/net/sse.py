@@ -22,9 +22,17 @@ async def data_of_events(response: httpx2.Response, limit: int = MOST_EVENT_BYTE
     stream ends within it, since it may be incomplete. Raises `httpx2.SSEError` for an event of more than
     ``limit`` bytes and for a response that is no event stream, and whatever else reading it raises.
     """
+    async for event in events_of(response, limit):
+        yield event.data
+
+
+async def events_of(
+    response: httpx2.Response, limit: int = MOST_EVENT_BYTES
+) -> AsyncIterator[httpx2.ServerSentEvent]:
+    """As `data_of_events`, with the names of the events."""
     async for event in httpx2.EventSource(response, max_event_size=limit):
         if event.data:
-            yield event.data
+            yield event
 
 
 def encode(data: bytes = b"", *, event: str = "", id: str = "", retry_ms: int | None = None) -> bytes:

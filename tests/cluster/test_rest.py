@@ -68,6 +68,7 @@ def test_the_openapi_document_has_every_route_with_summary_answers_and_examples(
         ("get", "/approvals/{uuid}/preview"),
         ("get", "/agent/tree"),
         ("get", "/agent/{agent_id}"),
+        ("get", "/agent/{agent_id}/events"),
         ("post", "/agent/{agent_id}/intervene"),
         ("get", "/policy/grants"),
         ("delete", "/policy/grants/{grant_id}"),

@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -268,7 +272,7 @@ async def test_mesh_tree_shows_who_works_for_whom(world: World) -> None:
     shown = await in_a_terminal("tree", "--url", world.live.url)
     assert shown.exit_code == 0
     root, *below = shown.stdout.splitlines()
-    assert root == f"main  running  go  {world.conversation}"
+    assert root == f"main  running, calls wait  go  {world.conversation}"
     assert f"├── search  paused  cats  {agent}" in below
     assert len([line for line in below if "search  running  dogs" in line]) == 1
     one = await in_a_terminal("tree", world.conversation[:8], "--json", "--url", world.live.url)
@@ -279,3 +283,23 @@ async def test_mesh_tree_shows_who_works_for_whom(world: World) -> None:
     assert (none.exit_code, none.stdout, none.stderr) == (0, "", "no agent is at work\n")
     ends = await in_a_terminal("tree", world.conversation, "--all", "--url", world.live.url)
     assert ends.stdout.count("completed") == 3
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_mesh_tree_goes_on_with_what_changes(world: World, as_json: bool) -> None:
+    agent = search_of(await world.tree(), "cats")
+    command = [str(Path(sys.executable).with_name("mesh")), "tree", "--follow", "--url", world.live.url]
+    following = await asyncio.create_subprocess_exec(
+        *command, *(["--json"] if as_json else []), stdout=PIPE, stderr=PIPE
+    )
+    assert following.stdout is not None and following.stderr is not None
+    async with asyncio.timeout(30):
+        begun = [(await following.stdout.readline()).decode() for _ in range(3)]
+        assert {line for line in begun if agent in line and "paused" not in line} != set()
+        await world.http.post(f"/agent/{agent}/intervene", json={"action": "pause"})
+        while "paused" not in (line := (await following.stdout.readline()).decode()) or agent not in line:
+            assert line
+        if as_json:
+            assert json.loads(line)["detail"] == "paused"
+        following.send_signal(signal.SIGINT)
+        assert (await following.wait(), await following.stderr.read()) == (0, b"")

@@ -103,7 +103,7 @@ async def test_the_document_has_each_route_of_rest_and_sessions_and_no_other() -
             *RestApi(backend, streams, config, b"secret").routes(),
             *EventRoutes(backend, streams, config).routes(),
             *PolicyRoutes(backend).routes(),
-            *AgentRoutes(backend, config.limits).routes(),
+            *AgentRoutes(backend, streams, config.limits).routes(),
             *SessionApi(backend, streams, config, b"secret").routes(),
         ]
     served = {(method, route.path) for route in routes for method in route.methods or ()}

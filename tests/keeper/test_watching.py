@@ -311,7 +311,7 @@ async def test_nobody_watches_what_is_not_there() -> None:
 
 async def test_a_follower_sees_all_conversations_and_can_choose() -> None:
     async with WorldMesh(ScriptedLlm(says("done"))) as mesh:
-        begun = await mesh.keeper.follow(Follow(wait=False))
+        begun = await mesh.keeper.follow(Follow())
         ids = [(await mesh.create("go"))[1]["conversation"]["id"] for _ in range(3)]
         seen = await mesh.keeper.follow(Follow(begun.cursor))
         completed = [each.conversation_id for each in seen.events if isinstance(each.event, Completed)]

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from mesh.core import agent_limits
+from mesh.core.agents_of_turn import AgentView
 from mesh.core.conversation import Conversation, fold
 from mesh.core.events import (
     AgentsReported,
@@ -28,7 +29,7 @@ from mesh.core.events import (
 )
 from mesh.core.ids import agent_id
 from mesh.core.places import StepKey
-from mesh.core.view import view
+from mesh.core.view import agents_shown, as_it_stands, view
 from mesh.keeper import event_feeds
 from mesh.net.backoff import Backoff
 from mesh.tree import agent_slots
@@ -232,6 +233,21 @@ def test_every_prefix_of_a_journal_is_a_conversation_that_can_be_shown(case: Cas
         assert msgspec.json.encode(view(conversation)) == msgspec.json.encode(view(fold(read_back[:end])))
         assert conversation.turn_open or not conversation.pending
         assert {e.key for e in conversation.outcomes} <= {e.key for e in conversation.steps}
+
+
+@examples(30)
+@given(RACES, troubles())
+def test_whoever_is_told_the_agents_that_have_changed_knows_how_all_of_them_stand(
+    case: Case, trouble: Trouble
+) -> None:
+    conversation, known = Conversation(), dict[str, AgentView]()
+    for journaled in live(case, trouble).events:
+        conversation.apply(journaled)
+        for id in conversation.agents.take_changed():
+            changed = conversation.agents.view(id)
+            assert changed is not None
+            known[id] = as_it_stands(changed, conversation)
+        assert known == {each.agent_id: each for each in agents_shown(conversation, ended=True)}
 
 
 @examples(30)
