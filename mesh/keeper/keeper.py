@@ -45,8 +45,8 @@ from mesh.core.places import Place
 from mesh.core.verdict import Verdict
 from mesh.core.view import agents_shown, as_it_stands, view
 from mesh.journal.port import Journal
-from mesh.keeper.agent_changes import MOST_KEPT, AgentChanges
 from mesh.keeper.approvals import Approvals
+from mesh.keeper.changed_agents import MOST_KEPT, ChangedAgents
 from mesh.keeper.covered_approvals import CoveredApprovals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
@@ -178,7 +178,7 @@ class Keeper:
             self._unloaded,
         )
         self._feeds = EventFeeds(journal)
-        self._agent_changes = AgentChanges()
+        self._changed_agents = ChangedAgents()
         self._driver = Driver(tree, settings.digest, settings.turn_timeout_s, settings.unavailable_for_s)
         self._grants = Grants(tree, book, settings.root)
         self._denial = denial
@@ -592,7 +592,7 @@ class Keeper:
         return nsmallest(request.limit, after, key=attrgetter("cursor"))
 
     async def _follow_agents(self, request: FollowAgents) -> FollowedAgents:
-        changed, cursor = await self._agent_changes.since(request)
+        changed, cursor = await self._changed_agents.since(request)
         if changed is None:
             if request.conversation and not self._shard.owns(request.conversation):
                 return FollowedAgents((), cursor, is_whole=True)
@@ -664,7 +664,7 @@ class Keeper:
 
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
         self._feeds.appended(loaded, events)
-        self._agent_changes.changed(loaded.conversation.id, loaded.conversation.agents.take_changed())
+        self._changed_agents.changed(loaded.conversation.id, loaded.conversation.agents.take_changed())
         self._push.on_journaled(loaded.conversation.id, events)
         self._approvals.expire_at(loaded.conversation.id, loaded.conversation.first_deadline)
         asked = [event for event in events if isinstance(event, ApprovalRequired)]

@@ -9,8 +9,8 @@ import httpx
 import msgspec
 import pytest
 
-from mesh.keeper import agent_changes
-from mesh.keeper.agent_changes import AgentChanges
+from mesh.keeper import changed_agents
+from mesh.keeper.changed_agents import ChangedAgents
 from mesh.keeper.requests import FollowAgents
 from tests.http.test_agent_routes import World, ended, search_of, world
 
@@ -128,7 +128,7 @@ async def test_a_stream_of_one_conversation_has_nothing_of_the_others(world: Wor
 async def test_a_keeper_that_begins_anew_makes_the_stream_begin_anew(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_changes, "WAIT_S", 0.1)  # the one that is lost is asked until then
+    monkeypatch.setattr(changed_agents, "WAIT_S", 0.1)  # the one that is lost is asked until then
     async with stream(world) as frames:
         await frames.next()
         tree = await world.tree()
@@ -161,8 +161,8 @@ async def test_the_events_of_an_agent_that_nobody_knows_are_not_found(world: Wor
 
 
 async def test_an_agent_that_changes_often_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_changes, "_GATHERS_S", 0.0)
-    changes = AgentChanges()
+    monkeypatch.setattr(changed_agents, "_GATHERS_S", 0.0)
+    changes = ChangedAgents()
     _, cursor = await changes.since(FollowAgents())
     for _ in range(5):
         changes.changed("c", ["a", "b"])
@@ -177,8 +177,8 @@ async def test_many_changes_come_in_parts_and_too_many_are_told_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in (("_GATHERS_S", 0.0), ("_MOST_AT_ONCE", 3), ("MOST_KEPT", 8)):
-        monkeypatch.setattr(agent_changes, name, value)
-    changes = AgentChanges()
+        monkeypatch.setattr(changed_agents, name, value)
+    changes = ChangedAgents()
     _, begun = await changes.since(FollowAgents())
     changes.changed("c", [str(n) for n in range(8)])
     seen: list[str] = []
@@ -194,7 +194,7 @@ async def test_many_changes_come_in_parts_and_too_many_are_told_as_a_whole(
 
 
 async def test_while_nobody_follows_nothing_is_kept() -> None:
-    changes = AgentChanges()
+    changes = ChangedAgents()
     changes.changed("c", ["a"])
     assert changes._changed == {}
     found, cursor = await changes.since(FollowAgents(1))

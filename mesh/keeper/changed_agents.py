@@ -24,7 +24,7 @@ MOST_KEPT = 20_000
 """Agents whose changes are kept. Whoever missed some of more gets all agents again."""
 
 
-class AgentChanges:
+class ChangedAgents:
     """See the module's text. Used by one event loop."""
 
     def __init__(self) -> None:
