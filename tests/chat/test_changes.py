@@ -98,6 +98,7 @@ def test_the_rule_is_edited_until_it_can_be_remembered(started: list[LiveMesh], 
         screen.wait("the rule that is added for this conversation")
         screen.press("\x15no rule\r")
         screen.wait("✗ this is not JSON")
+        screen.wait_until(lambda: screen.text.endswith("back): no rule"))
         screen.press('\x15{"decide": "allow"}\r')
         screen.wait("✗ rule: it has no condition")
         screen.asked()
