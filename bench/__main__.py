@@ -18,6 +18,7 @@
     S13 a command in each sandbox of mcp-shell
     S14 a thousand agents of one turn, by a map node and by a model that starts them, beside LangGraph,
         openai-agents and ADK, which are downloaded once
+    S15 people who follow a thousand agents of one turn, tell one something and delete one
     up  time to start, CPU when idle, memory; the first prompt of a chat
 
 `bench.compare` measures two checkouts beside each other.
@@ -53,6 +54,7 @@ from bench.many_agents import many_agents
 from bench.python_tools import s10
 from bench.replicas import replicas
 from bench.shell_commands import shell_commands
+from bench.steered import steered
 from bench.trees import resumed, shapes
 from bench.verdicts import s11
 from bench.world import World, running
@@ -210,6 +212,8 @@ def main() -> None:
             harmful_tools(bench, Path(scratch))
         if bench.wants("S14"):
             many_agents(bench, Path(scratch))
+        if bench.wants("S15"):
+            steered(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))

@@ -41,9 +41,9 @@ def many_agents(bench: Bench, scratch: Path) -> None:
     """All of it. Memory comes first: what a process has had once, it keeps."""
     others, port, agents = peers(), free_port(), [by_map(), by_spawn(), plain()]
     env = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}", "ANTHROPIC_API_KEY": "none"}
-    with running(scratch / "many", latency_s=LONG_S, rules=_rules(), others=agents, env=env) as (world, _):
+    with running(scratch / "many", latency_s=LONG_S, rules=rules(), others=agents, env=env) as (world, _):
         for name in ("map", "spawn"):
-            uvloop.run(_turn(world, name, 10))
+            uvloop.run(turn(world, name, 10))
             uvloop.run(_memory(bench, world, name))
         world.restart_model(LATENCY_S)
         for name in ("map", "spawn"):
@@ -106,7 +106,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _rules() -> dict[str, object]:
+def rules() -> dict[str, object]:
     """The message is how many agents there are to be. What no rule fits, the children, is echoed."""
     rules: list[object] = [
         {"match": {"model": "lead", "conversation_call": 2}, "answer": {"tool_calls": [{"name": "wait"}]}},
@@ -124,7 +124,7 @@ def _rules() -> dict[str, object]:
     return {"rules": rules}
 
 
-async def _turn(world: World, name: str, count: int, connection: Connection | None = None) -> float:
+async def turn(world: World, name: str, count: int, connection: Connection | None = None) -> float:
     """The seconds that one turn with so many agents takes, in a new conversation."""
     own = connection or Connection("127.0.0.1", world.mesh.port)
     started = time.perf_counter()
@@ -164,11 +164,11 @@ def _speed(bench: Bench, world: World, name: str, others: list[Peer]) -> None:
 def _round(world: World, name: str, count: int) -> tuple[float, float]:
     """Seconds, and milliseconds of CPU a child."""
     before = seconds_by_name(world.mesh)
-    took = uvloop.run(_turn(world, name, count))
-    return took, _ms_each(world, before, count)
+    took = uvloop.run(turn(world, name, count))
+    return took, ms_each(world, before, count)
 
 
-def _ms_each(world: World, before: Mapping[str, float], count: int) -> float:
+def ms_each(world: World, before: Mapping[str, float], count: int) -> float:
     used = seconds_by_name(world.mesh)
     return 1000 * (sum(used.values()) - sum(before.values())) / count
 
@@ -183,7 +183,7 @@ def _watched(bench: Bench, world: World) -> None:
         plain.append(_round(world, "map", MANY)[1])
         before = seconds_by_name(world.mesh)
         uvloop.run(_streamed(world.mesh.port, MANY))
-        watched.append(_ms_each(world, before, MANY))
+        watched.append(ms_each(world, before, MANY))
     bench.add(
         "S14",
         "watched / not watched",
@@ -238,7 +238,7 @@ async def _plain(world: World, *, busy: bool) -> float:
 
 async def _again_and_again(world: World, stop: asyncio.Event) -> None:
     while not stop.is_set():
-        await _turn(world, "map", MANY)
+        await turn(world, "map", MANY)
 
 
 # -- memory and journal
@@ -247,8 +247,8 @@ async def _again_and_again(world: World, stop: asyncio.Event) -> None:
 async def _memory(bench: Bench, world: World, name: str) -> None:
     """How much more memory there is at the most, while all of them wait for a model of 2 s."""
     before = most = memory_mib(world.mesh)
-    turn = asyncio.create_task(_turn(world, name, MANY))
-    while not turn.done():
+    running_turn = asyncio.create_task(turn(world, name, MANY))
+    while not running_turn.done():
         most = max(most, await asyncio.to_thread(memory_mib, world.mesh))
         await asyncio.sleep(0.1)
     bench.add(
@@ -256,7 +256,7 @@ async def _memory(bench: Bench, world: World, name: str) -> None:
         f"model 2 s, {MANY} in flight: {name}",
         "≤ 80 KB a child",
         kb_a_child=round((most - before) * 1024 / MANY, 1),
-        wall_s=round(await turn, 2),
+        wall_s=round(await running_turn, 2),
         memory_mib=round(before),
     )
 

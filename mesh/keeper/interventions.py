@@ -200,11 +200,16 @@ def _view(loaded: LoadedConversation, id: str) -> AgentView:
 def _at_work(loaded: LoadedConversation, id: str) -> AgentView:
     """An agent that has not ended. Raises `Conflict`, which says how and when it did, or `NotFound`."""
     agent = _view(loaded, id)
-    if not agent.has_ended:
-        return agent
+    if agent.has_ended:
+        raise has_ended(agent)
+    return agent
+
+
+def has_ended(agent: AgentView) -> Conflict:
+    """That nobody can step in with an agent any more: how and when it ended."""
     how: dict[str, Literal["was deleted", "failed", "has answered"]]
     how = {"deleted": "was deleted", "error": "failed"}
-    raise Conflict(
+    return Conflict(
         f"agent {agent.name} {how.get(agent.status, 'has answered')} at {agent.ended_at}: {agent.result}"
     )
 

@@ -51,7 +51,7 @@ from mesh.keeper.covered_approvals import CoveredApprovals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
-from mesh.keeper.interventions import Interventions
+from mesh.keeper.interventions import Interventions, has_ended
 from mesh.keeper.kept_grants import Grants
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
@@ -565,6 +565,8 @@ class Keeper:
         with loaded.in_use():
             if is_repetition(loaded.conversation, request.caller):
                 await self._interventions.repeat(loaded, request)
+            elif loaded.conversation.agents.view(request.agent) is None:  # its turn is over
+                raise has_ended((await self._show_agent(ShowAgent(request.agent))).agent)
             else:
                 await self._interventions.intervene(loaded, request)
         agent = loaded.conversation.agents.view(request.agent)

@@ -241,6 +241,19 @@ async def test_who_has_ended_is_told_nothing_and_deleted_by_nobody() -> None:
         assert await run.events(AgentTold) == []
 
 
+async def test_an_agent_of_an_earlier_turn_has_ended() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")])
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        assert await run.answer() == "done"
+        agent = (await run.agents(ended=True))["0.search@0-0-0"]
+        await world.say(run.id, "and again")
+        for action in ("comment", "pause", "delete"):
+            status, body = await run.step_in(agent["agentId"], action, "hello?")  # type: ignore[arg-type]
+            assert (status, "agent search has answered at 20" in body["error"]) == (409, True)
+
+
 async def test_an_agent_that_nobody_knows_is_not_found() -> None:
     async with mesh(ByNode(main=[says("hi")]), tree=llm("main")) as world:
         run = Watched(world)
