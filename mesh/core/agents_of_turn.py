@@ -280,7 +280,9 @@ class AgentsOfTurn:
 
     def _step_in(self, event: AgentTold) -> None:
         agent = self._by_place.get(event.step)
-        if agent is None:
+        if agent is None:  # it is about a node that is no agent itself
+            if around := self.around(event.place):
+                self._by_id[around].comment = _cut(event.text)
             return
         if event.action in ("pause", "resume"):
             self._changed |= {each.id: None for each in agent.at_work_below}

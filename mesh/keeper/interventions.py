@@ -10,7 +10,8 @@ its model, or ends it; otherwise whoever asked is told how the agent ended.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Literal
 from uuid import UUID, uuid5
 
@@ -20,6 +21,7 @@ from mesh.core.agents_of_turn import AgentView
 from mesh.core.errors import BadRequest, Conflict, NotFound, Unavailable
 from mesh.core.events import AgentTold, AnyEvent, NewsAction, NodeCompleted, now
 from mesh.core.ids import new_id
+from mesh.core.news import HAS_MODEL, copy_for, for_models_below, models_at_work
 from mesh.core.places import ROOT, Place
 from mesh.keeper.driver import Driver
 from mesh.keeper.loaded_conversation import LoadedConversation
@@ -28,8 +30,6 @@ from mesh.runtime.failpoints import failpoint
 
 _WITHIN_S = 60.0
 """How long an intervention may be on its way."""
-_READS = "llm"
-"""The type of the nodes that have a model, which can read what they are told."""
 
 
 class Interventions:
@@ -93,11 +93,14 @@ class Interventions:
     async def _tell(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)
         self._check(loaded, request)
-        told = _told(loaded, agent, request)
-        if told.is_read and (agent.kind if agent.parent_id else self._root_kind) != _READS:
-            raise Conflict(f"agent {agent.name} has no model of its own that could read this")
+        told, kind = _told(loaded, agent, request), agent.kind if agent.parent_id else self._root_kind
+        if for_models_below(told, kind):
+            await self._hand_down(loaded, told, partial(_copies, loaded, told))
+            return
+        if told.is_read and kind != HAS_MODEL:
+            raise _mute(agent)
         if agent.place != ROOT.text:
-            await self._hand_down(loaded, told, [told])
+            await self._hand_down(loaded, told, lambda: [told])
             return
         await self._append(loaded, agent, [told])
         if loaded.pass_under_way is not None:
@@ -126,7 +129,7 @@ class Interventions:
         if (call := Place(agent.place).call) and call.validated:
             around = f"delete the one around it: {agent.parent_id}"
             raise Conflict(f"agent {agent.name} checks an answer, which counts only once it has; {around}")
-        await self._hand_down(loaded, told, [told, _end(agent, told)])
+        await self._hand_down(loaded, told, lambda: [told, _end(agent, told)])
 
     async def _end_turn(self, loaded: LoadedConversation, turn: int) -> None:
         """Returns when a turn has ended whose root agent is deleted, which the journal says. It ends also if
@@ -136,10 +139,13 @@ class Interventions:
             await asyncio.shield(self._driver.start(loaded))
 
     async def _hand_down(
-        self, loaded: LoadedConversation, told: AgentTold, between_passes: Sequence[AnyEvent]
+        self,
+        loaded: LoadedConversation,
+        told: AgentTold,
+        between_passes: Callable[[], Sequence[AnyEvent]],
     ) -> None:
         """Hands an intervention down the pass that runs, as often as passes end meanwhile; or journals what
-        it comes to ``between_passes``."""
+        it comes to ``between_passes``, which is nothing if nobody could take it."""
         agents = loaded.conversation.agents
         while True:
             agent = _at_work(loaded, agents.around(told.place))
@@ -147,7 +153,10 @@ class Interventions:
                 raise Conflict(f"agent {agent.name} is about to end, with its turn")
             under_way = loaded.pass_under_way
             if under_way is None:
-                if await self._append(loaded, agent, between_passes, is_between=True):
+                events = between_passes()
+                if not events:
+                    raise _mute(agent)
+                if await self._append(loaded, agent, events, is_between=True):
                     self._driver.start(loaded)
                     return
                 continue
@@ -163,7 +172,7 @@ class Interventions:
                 _at_work(loaded, agent.agent_id)  # raises, and says how
                 raise Conflict(f"agent {agent.name} has just ended")
             if heard is not None:
-                raise Conflict(f"agent {agent.name} has no model of its own that could read this")
+                raise _mute(agent)
 
     async def _append(
         self,
@@ -212,6 +221,16 @@ def has_ended(agent: AgentView) -> Conflict:
     return Conflict(
         f"agent {agent.name} {how.get(agent.status, 'has answered')} at {agent.ended_at}: {agent.result}"
     )
+
+
+def _mute(agent: AgentView) -> Conflict:
+    return Conflict(f"no model of agent {agent.name}, or below it, is at work that could read this")
+
+
+def _copies(loaded: LoadedConversation, told: AgentTold) -> list[AgentTold]:
+    """What the models are told that wait for something, if a comment is for all models below a node."""
+    places = models_at_work(loaded.conversation.outcomes, told.place)
+    return [copy_for(told, place) for place in places]
 
 
 def _end(agent: AgentView, told: AgentTold) -> NodeCompleted:

@@ -26,6 +26,7 @@ from msgspec import UNSET
 from mesh.core.budget import scope_of, tightest
 from mesh.core.errors import JournalError, LlmError, NodeLost, Unavailable, ValidatorError
 from mesh.core.events import AgentTold, NodeStarted, moment
+from mesh.core.news import HAS_MODEL
 from mesh.core.open_steps import outcomes_of
 from mesh.tree.pass_clock import OutOfTime
 from mesh.tree.steps import PassesAtOnce, Steps, Superseded, changes_in
@@ -138,7 +139,8 @@ class Node:
         """Runs one pass. Known steps are not run again."""
         # For each conversation, as each has a keeper that may not answer.
         passes = self._passes.setdefault(turn.conversation_id, PassesAtOnce())
-        steps = Steps(self._within_budget(self._bounded(turn)), recorder, passes)
+        has_model = self._kind == HAS_MODEL
+        steps = Steps(self._within_budget(self._bounded(turn)), recorder, passes, has_model=has_model)
         with passes.entered():
             return await self._run(steps)
 

@@ -139,9 +139,13 @@ class NodesBelow:
             return None
         return next((self._running[at.text] for at in place.scopes if at.text in self._running), None)
 
+    def all(self) -> list[RunningNode]:
+        """The calls that go on."""
+        return [*self._running.values()]
+
     async def hear_all(self, news: AgentTold) -> None:
         """Hands news about a place here or above to all calls that go on. Raises `Unavailable`."""
-        hearing = (running.hear(news, is_durable=True) for running in [*self._running.values()])
+        hearing = (running.hear(news, is_durable=True) for running in self.all())
         for heard in await asyncio.gather(*hearing, return_exceptions=True):
             if isinstance(heard, BaseException):
                 raise heard

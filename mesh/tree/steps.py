@@ -41,6 +41,7 @@ from mesh.core.events import (
     Validation,
     now,
 )
+from mesh.core.news import copy_for, for_models_below, models_at_work
 from mesh.core.places import Place, StepKey
 from mesh.core.verdict import Verdict
 from mesh.net.backoff import Backoff, Patience
@@ -131,6 +132,10 @@ class _Known:
                 self._order[event.step] = len(started)
                 started.append(event)
 
+    def below_all(self) -> list[AnyEvent]:
+        """All that is known of the children."""
+        return [event for events in self._by_child.values() for event in events]
+
     def below(self, child: Place) -> list[AnyEvent]:
         return self._by_child.get(self._child_of(child.text), [])
 
@@ -216,10 +221,19 @@ async def _ended(task: asyncio.Task[Any]) -> None:
 
 
 class Steps:
-    """One node in one pass. Not shared between passes; used by one event loop."""
+    """One node in one pass. Not shared between passes; used by one event loop. ``has_model``: it reads what
+    it is told."""
 
-    def __init__(self, turn: PassInput, recorder: Recorder, passes: PassesAtOnce | None = None) -> None:
+    def __init__(
+        self,
+        turn: PassInput,
+        recorder: Recorder,
+        passes: PassesAtOnce | None = None,
+        *,
+        has_model: bool = True,
+    ) -> None:
         self.turn = turn
+        self._has_model = has_model
         self._recorder = recorder
         self._passes = passes or PassesAtOnce()
         self._known = _Known(turn.place, turn.known)
@@ -720,13 +734,20 @@ class Steps:
 
     async def _hear(self, news: AgentTold, is_durable: bool) -> Hearing:
         place = news.addressee
+        if not is_durable and news.place == self.turn.place and news.is_read:
+            return await self._hear_for_models(news)
         if place.contains(self.turn.place):
             return await (self._hear_stop(news, is_durable) if news.stops else self._hear_own(news))
         while True:
             await self._below.restarted(place)
             running = self._below.around(place)
-            # The node that has started an agent knows best whether it can be stopped.
-            is_last = running is None or (running.place == place and not news.stops)
+            # The node that has started an agent knows best whether it can be stopped, and one without a model
+            # which of the nodes below it have one.
+            is_last = running is None or (
+                running.place == place and not news.stops and not self._is_for_models(news)
+            )
+            if running is None and self._is_for_models(news):
+                return await self._tell_models(news, place)
             if not is_durable and is_last:
                 if problem := self._cannot_hear(news):
                     return problem
@@ -746,6 +767,43 @@ class Steps:
                 return heard
             if is_durable:
                 return self._wake_for(news)  # the next call of the node brings it
+
+    # -- what all models below a node are told
+
+    def _is_for_models(self, news: AgentTold) -> bool:
+        """Whether news is for the models below an agent that has none itself."""
+        start = self.known(news.place.step, AgentStarted)
+        return for_models_below(news, start.kind if start else "")
+
+    async def _hear_for_models(self, news: AgentTold) -> Hearing:
+        """Takes what this node and all below it are told: each model that is at work reads it, under an id of
+        its own. It is journaled here for this model, as nobody else knows which there are."""
+        heard: list[Hearing] = []
+        if self._has_model and self._hears:
+            await self._journal(news)
+            heard.append(await self._hear_own(news))
+        calls = self._below.all()
+        below = (call.hear(copy_for(news, call.place), is_durable=False) for call in calls)
+        for each in await asyncio.gather(*below, return_exceptions=True):
+            if isinstance(each, BaseException):
+                raise each
+            heard += [each] if each else []
+        heard.append(await self._tell_models(news, self.turn.place, beside=[call.place for call in calls]))
+        return "taken" if "taken" in heard else "mute"
+
+    async def _tell_models(self, news: AgentTold, place: Place, beside: Sequence[Place] = ()) -> Hearing:
+        """Journals news for the models at a place and below it that wait for something and do not run now:
+        they read it when they go on. Not for those at the places ``beside``, or below these."""
+        waiting = [
+            at
+            for at in models_at_work(self._known.below_all(), place)
+            if at != self.turn.place and not any(other.contains(at) for other in beside)
+        ]
+        for at in waiting:
+            copy = copy_for(news, at)
+            await self._journal(copy)
+            self._known.add([copy])
+        return "taken" if waiting else "mute"
 
     async def _hear_own(self, news: AgentTold) -> Hearing:
         """Takes what is about this node, or holds it with an agent around it."""

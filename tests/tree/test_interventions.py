@@ -263,20 +263,6 @@ async def test_an_agent_that_nobody_knows_is_not_found() -> None:
         assert await world.ask(ShowAgent(new_id())) == (404, {"error": "Not found"})
 
 
-async def test_a_node_without_a_model_of_its_own_is_told_nothing() -> None:
-    model = ByNode(one=[says("1")])
-    model.gates["one"] = asyncio.Event()
-    async with mesh(model, tree=sequential(llm("one"), name="all")) as world:
-        run = Watched(world)
-        await run.begin()
-        await asked(model, "one")
-        status, body = await run.step_in(run.id, "comment", "hi")
-        assert (status, "no model of its own" in body["error"]) == (409, True)
-        model.gates["one"].set()
-        assert await run.answer() == "1"
-        assert await run.events(AgentTold) == []
-
-
 @pytest.mark.parametrize("action", ["comment", "delete"])
 async def test_an_intervention_with_a_key_counts_once(action: NewsAction) -> None:
     model = ByNode(main=[spawn("cats"), WAIT, says("done")])

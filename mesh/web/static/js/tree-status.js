@@ -6,6 +6,14 @@ import { toolAt } from "./turn.js";
 /** @import { Started, Turn } from "./turn.js" */
 
 /** @typedef {{path: string, name: string, type?: string, description?: string, agents?: TreeNode[]}} TreeNode of GET /tree */
+
+/**
+ * Whether a node, or one below it, has a model, which can be told something while it works.
+ * @type {(node: TreeNode) => boolean}
+ */
+export function hasModel(node) {
+  return node.type === "llm" || (node.agents ?? []).some(hasModel);
+}
 /** @typedef {{status: string, iteration: number}} NodeStatus `iteration` is that of the loop around it */
 
 /**

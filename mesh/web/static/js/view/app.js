@@ -4,7 +4,7 @@ import { announcementOf } from "../approvals.js";
 import { isOpen, lastTurn, title } from "../conversation.js";
 import { visible } from "../exact-json.js";
 import { Component, html } from "../html.js";
-import { namesOf } from "../tree-status.js";
+import { hasModel, namesOf } from "../tree-status.js";
 import { pending, pendingCount } from "../turn.js";
 import { AgentPanel } from "./agent-panel.js";
 import { Composer } from "./composer.js";
@@ -102,7 +102,7 @@ function skip(event) {
 function composing(chat, state, turn) {
   const waits = pendingCount(turn) > 0;
   const isCompleted = state.conversation.completed;
-  const canTell = isOpen(turn) && !waits && state.tree?.type === "llm";
+  const canTell = isOpen(turn) && !waits && Boolean(state.tree && hasModel(state.tree));
   const isHeld = Boolean(turn?.held.has("0"));
   return {
     canSend: !state.sending && !isOpen(turn) && !isCompleted && state.connection.state !== "refused",

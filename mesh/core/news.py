@@ -1,0 +1,46 @@
+"""What is told to all models below a node that has none itself. Pure.
+
+A comment about such a node is a comment about each node with a model that is at work at its place or below.
+Each of them gets one of its own, which it reads as any other; the node itself is told nothing.
+"""
+
+from collections.abc import Iterable
+from uuid import UUID, uuid5
+
+import msgspec
+
+from mesh.core.events import AgentTold, AnyEvent, LlmCall, NodeCompleted, ToolResult
+from mesh.core.places import Place
+
+HAS_MODEL = "llm"
+"""The type of the nodes that have a model."""
+
+
+def for_models_below(news: AgentTold, kind: str) -> bool:
+    """Whether news about a node of this type is for the models below it."""
+    return news.from_person and news.action == "comment" and kind not in ("", HAS_MODEL)
+
+
+def copy_for(news: AgentTold, place: Place) -> AgentTold:
+    """What the node at a place is told of it. It has always the same id, so that it is told once."""
+    return msgspec.structs.replace(news, step=place.text, id=str(uuid5(UUID(news.id), place.text)))
+
+
+def models_at_work(events: Iterable[AnyEvent], place: Place) -> list[Place]:
+    """The nodes at a place and below it whose model has answered and that have not ended, by the events of a
+    turn."""
+    asked: dict[str, Place] = {}
+    ended: set[str] = set()
+    for event in events:
+        match event:
+            case LlmCall() if place.contains(event.place):
+                asked[event.node] = event.place
+            case NodeCompleted() | ToolResult():
+                ended.add(event.step)
+            case _:
+                pass
+    return [at for at in asked.values() if not any(_has_ended(each, ended) for each in at.scopes)]
+
+
+def _has_ended(place: Place, ended: set[str]) -> bool:
+    return place.step.text in ended or (place.call is not None and place.call.text in ended)
