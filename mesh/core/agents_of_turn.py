@@ -4,7 +4,7 @@ The root agent is one of them, and so is each agent that is called or started, a
 event costs here depends on the depth of its place alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -25,6 +25,7 @@ from mesh.core.events import (
     Validation,
 )
 from mesh.core.ids import agent_id
+from mesh.core.news import original
 from mesh.core.places import ROOT, Place
 from mesh.core.spending import NUSD, amounts_of, shown_amount
 
@@ -164,6 +165,7 @@ class AgentsOfTurn:
         self._held: dict[str, _Agent] = {}  # those that a person has paused, by place
         self._let_go = 0  # the number of the newest event that let one go on, or deleted one
         self._told: dict[str, AgentTold] = {}  # the interventions, by id
+        self._copies: dict[str, list[AgentTold]] = {}  # by the id of what they are, or are copies of
         self._read: set[str] = set()  # and of what models have read
         self._changed: dict[str, None] = {}  # as an ordered set: the ids of those that have changed
 
@@ -185,6 +187,7 @@ class AgentsOfTurn:
                 self._add(as_clients_see(event))
             case AgentTold(from_person=True):
                 self._told[event.id] = event
+                self._copies.setdefault(original(event.id), []).append(event)
                 self._step_in(event)
             case NodeCompleted():
                 self._completed(event)
@@ -236,8 +239,14 @@ class AgentsOfTurn:
         return (told.action == "pause") != (told.step in self._held)
 
     def knows(self, intervention: AgentTold) -> bool:
-        """Whether an intervention is journaled in this turn, which may have ended since then."""
-        return intervention.id in self._told
+        """Whether an intervention, or a copy of it, is journaled in this turn, which may have ended since
+        then."""
+        return intervention.id in self._copies
+
+    def copies_of(self, intervention: AgentTold) -> Sequence[AgentTold]:
+        """What is journaled of an intervention in this turn: itself, or what the models below its node are
+        told of it."""
+        return self._copies.get(intervention.id, ())
 
     def has_read(self, comment: AgentTold) -> bool:
         """Whether a model has read a comment."""
@@ -314,6 +323,7 @@ class AgentsOfTurn:
         self._by_id.clear()
         self._called.clear()
         self._told.clear()
+        self._copies.clear()
         self._read.clear()
         self._changed.clear()
         root = _Agent(self._conversation_id, None, ROOT.text, self._root, "", event)

@@ -5,13 +5,13 @@ Each of them gets one of its own, which it reads as any other; the node itself i
 """
 
 from collections.abc import Iterable
-from uuid import UUID, uuid5
 
 import msgspec
 
 from mesh.core.events import AgentTold, AnyEvent, LlmCall, NodeCompleted, ToolResult
 from mesh.core.places import Place
 
+_OF = "@"
 HAS_MODEL = "llm"
 """The type of the nodes that have a model."""
 
@@ -22,8 +22,19 @@ def for_models_below(news: AgentTold, kind: str) -> bool:
 
 
 def copy_for(news: AgentTold, place: Place) -> AgentTold:
-    """What the node at a place is told of it. It has always the same id, so that it is told once."""
-    return msgspec.structs.replace(news, step=place.text, id=str(uuid5(UUID(news.id), place.text)))
+    """What the node at a place is told of it, which may come to it in several ways. It has always the same
+    id, so that it is told once."""
+    return msgspec.structs.replace(news, step=place.text, id=f"{original(news.id)}{_OF}{place.text}")
+
+
+def is_copy(news: AgentTold) -> bool:
+    """Whether it is what `copy_for` gives."""
+    return news.from_person and _OF in news.id
+
+
+def original(id: str) -> str:
+    """The id of what this is a copy of; of anything else, its own."""
+    return id.partition(_OF)[0]
 
 
 def models_at_work(events: Iterable[AnyEvent], place: Place) -> list[Place]:

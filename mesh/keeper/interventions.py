@@ -79,7 +79,9 @@ class Interventions:
         told = agents.told(_id(loaded.conversation.id, agent, request.caller.idempotency_key))
         if agent.place == ROOT.text and request.action == "delete":
             await self._end_turn(loaded, agent.turn)
-        elif told is None or agents.has_read(told) or agents.is_outdated(told):
+        elif told is None:
+            await self._tell_the_rest(loaded, agent, request)
+        elif agents.has_read(told) or agents.is_outdated(told):
             return
         elif told.is_read or not agent.has_ended:
             _at_work(loaded, agent.agent_id)  # raises if it has ended without reading it
@@ -90,10 +92,25 @@ class Interventions:
                 await self._append(loaded, agent, [_end(agent, told)])
                 self._driver.start(loaded)
 
+    async def _tell_the_rest(self, loaded: LoadedConversation, agent: AgentView, request: Intervene) -> None:
+        """Some of the models below an agent have been told a comment: tells the others, if the request before
+        failed on the way down. Raises `Conflict` if none of those that were told reads it any more."""
+        told = _told(loaded, agent, request)
+        if not for_models_below(told, self._kind_of(agent)):
+            return
+        try:
+            await self._hand_down(loaded, told, partial(_copies, loaded, told))
+        except Conflict:
+            if not _is_taken(loaded, told):
+                raise
+
+    def _kind_of(self, agent: AgentView) -> str:
+        return agent.kind if agent.parent_id else self._root_kind
+
     async def _tell(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)
         self._check(loaded, request)
-        told, kind = _told(loaded, agent, request), agent.kind if agent.parent_id else self._root_kind
+        told, kind = _told(loaded, agent, request), self._kind_of(agent)
         if for_models_below(told, kind):
             await self._hand_down(loaded, told, partial(_copies, loaded, told))
             return
@@ -166,7 +183,9 @@ class Interventions:
                 # With the pass, the reply may have been lost to what the intervention led to.
                 await under_way.over.wait() if heard is None else await loaded.append(())
             # An agent may end right before it takes what was journaled for it.
-            if heard == "taken" or (agents.knows(told) and (told.stops or heard is None)):
+            if heard == "taken" or (told.stops and agents.knows(told)):
+                return
+            if heard is None and _is_taken(loaded, told):
                 return
             if heard == "ended":
                 _at_work(loaded, agent.agent_id)  # raises, and says how
@@ -220,6 +239,15 @@ def has_ended(agent: AgentView) -> Conflict:
     how = {"deleted": "was deleted", "error": "failed"}
     return Conflict(
         f"agent {agent.name} {how.get(agent.status, 'has answered')} at {agent.ended_at}: {agent.result}"
+    )
+
+
+def _is_taken(loaded: LoadedConversation, told: AgentTold) -> bool:
+    """Whether an intervention is journaled, and a comment has been read, or is read by an agent at work."""
+    agents = loaded.conversation.agents
+    return any(
+        not each.is_read or agents.has_read(each) or not loaded.conversation.has_ended(each.place)
+        for each in agents.copies_of(told)
     )
 
 

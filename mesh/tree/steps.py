@@ -41,7 +41,7 @@ from mesh.core.events import (
     Validation,
     now,
 )
-from mesh.core.news import copy_for, for_models_below, models_at_work
+from mesh.core.news import copy_for, for_models_below, is_copy, models_at_work
 from mesh.core.places import Place, StepKey
 from mesh.core.verdict import Verdict
 from mesh.net.backoff import Backoff, Patience
@@ -794,16 +794,18 @@ class Steps:
     async def _tell_models(self, news: AgentTold, place: Place, beside: Sequence[Place] = ()) -> Hearing:
         """Journals news for the models at a place and below it that wait for something and do not run now:
         they read it when they go on. Not for those at the places ``beside``, or below these."""
+        others = [*beside, *map(Place, self._returned)]
         waiting = [
             at
             for at in models_at_work(self._known.below_all(), place)
-            if at != self.turn.place and not any(other.contains(at) for other in beside)
+            if at != self.turn.place and not any(other.contains(at) for other in others)
         ]
+        heard: list[Hearing] = []
         for at in waiting:
             copy = copy_for(news, at)
             await self._journal(copy)
-            self._known.add([copy])
-        return "taken" if waiting else "mute"
+            heard.append(await self._hear(copy, is_durable=True))  # it may have begun meanwhile
+        return "taken" if "taken" in heard else "mute"
 
     async def _hear_own(self, news: AgentTold) -> Hearing:
         """Takes what is about this node, or holds it with an agent around it."""
@@ -917,6 +919,8 @@ class Steps:
                 return "ended"
             if at.call and self.known(at.call, ToolResult):
                 return "ended"
+        if is_copy(news):
+            return None  # of nodes that are no agents nothing more is known
         start = self.known(place.step, AgentStarted)
         # What a model tells is for agents that were started; a person may tell one that was called, too.
         if start is None or not (start.by or news.from_person):
