@@ -1,6 +1,7 @@
 """What the suites share in which processes die at random: people at work, the kills, and the judges."""
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -14,7 +15,8 @@ from mesh.core.conversation import fold
 from mesh.core.events import AnyEvent, ApprovalRequired, ApprovalResolved
 from mesh.journal.on_disk import parse
 from tests.cluster.client import Client
-from tests.cluster.monkey import Monkey, unknown_outcomes
+from tests.cluster.model import Model, OwnModel
+from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, Monkey, unknown_outcomes
 from tests.cluster.tree_world import Told
 from tests.cluster.world import World
 
@@ -25,6 +27,8 @@ IN_A_ROW = 5
 RESUMED_WITHIN_S = 90.0
 
 T = TypeVar("T")
+M = TypeVar("M", bound=OwnModel)
+W = TypeVar("W", bound=World)
 
 
 class Call(Protocol):
@@ -35,6 +39,22 @@ class Call(Protocol):
 
 
 C = TypeVar("C", bound=Call)
+
+
+@contextmanager
+def doomed_world(world_of: Callable[[Path, M, Model, dict[str, str]], W], own_model: M) -> Iterator[W]:
+    """A world with this model, whose mesh is killed in part, again and again: more often than it stands by
+    itself."""
+    with (
+        tempfile.TemporaryDirectory(prefix="mesh-chaos-", ignore_cleanup_errors=True) as name,
+        Model(lambda: own_model) as model,
+    ):
+        world = world_of(Path(name), own_model, model, AS_OFTEN_AS_NEEDED)
+        try:
+            world.mesh.start()
+            yield world
+        finally:
+            world.mesh.kill_all()
 
 
 @contextmanager

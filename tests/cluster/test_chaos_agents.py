@@ -10,10 +10,8 @@ it tells the sums that the journal folds to.
 
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -44,6 +42,7 @@ from tests.cluster.agent_world import (
 from tests.cluster.chaos import (
     SEED,
     at_work,
+    doomed_world,
     journal,
     judge_acknowledged,
     judge_questions,
@@ -51,8 +50,7 @@ from tests.cluster.chaos import (
     kill_at_random,
 )
 from tests.cluster.client import Client
-from tests.cluster.model import Model
-from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, Monkey, table, unknown_outcomes
+from tests.cluster.monkey import Monkey, table, unknown_outcomes
 from tests.cluster.tree_world import Told, TreePerson
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "50"))
@@ -67,17 +65,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 
 @pytest.fixture(scope="module")
 def doomed() -> Iterator[AgentWorld]:
     """A mesh that is killed in part, again and again."""
-    bills = BilledModel()
-    with (
-        tempfile.TemporaryDirectory(prefix="mesh-chaos-", ignore_cleanup_errors=True) as name,
-        Model(lambda: bills) as model,
-    ):
-        world = AgentWorld(Path(name), bills, model, AS_OFTEN_AS_NEEDED)
-        try:
-            world.mesh.start()
-            yield world
-        finally:
-            world.mesh.kill_all()
+    with doomed_world(AgentWorld, BilledModel()) as world:
+        yield world
 
 
 @pytest.fixture

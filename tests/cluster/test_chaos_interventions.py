@@ -12,13 +12,11 @@ import itertools
 import os
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,10 +33,9 @@ from mesh.core.events import (
 )
 from mesh.core.places import Place, StepKey
 from mesh.journal.on_disk import parse
-from tests.cluster.chaos import SEED, at_work, kill_at_random
+from tests.cluster.chaos import SEED, at_work, doomed_world, kill_at_random
 from tests.cluster.client import PATIENCE_S, Client
-from tests.cluster.model import Model
-from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, DAEMON, Monkey, seconds, table
+from tests.cluster.monkey import DAEMON, Monkey, seconds, table
 from tests.cluster.steered_world import WORKERS, Asked, SteeredModel, SteeredWorld, worker_at
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
@@ -78,17 +75,8 @@ class Done:
 @pytest.fixture
 def doomed() -> Iterator[SteeredWorld]:
     """A mesh that is killed in part, again and again."""
-    steered = SteeredModel()
-    with (
-        tempfile.TemporaryDirectory(prefix="mesh-chaos-", ignore_cleanup_errors=True) as name,
-        Model(lambda: steered) as model,
-    ):
-        world = SteeredWorld(Path(name), steered, model, AS_OFTEN_AS_NEEDED)
-        try:
-            world.mesh.start()
-            yield world
-        finally:
-            world.mesh.kill_all()
+    with doomed_world(SteeredWorld, SteeredModel()) as world:
+        yield world
 
 
 class People:

@@ -10,12 +10,10 @@ journaled, each agent starts and ends once, and the agents beside a lost actor g
 import os
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 
@@ -29,6 +27,7 @@ from mesh.core.events import (
 from tests.cluster.chaos import (
     SEED,
     at_work,
+    doomed_world,
     journal,
     judge_acknowledged,
     judge_questions,
@@ -46,9 +45,7 @@ from tests.cluster.living_world import (
     model_calls,
     places_of_agents,
 )
-from tests.cluster.model import Model
 from tests.cluster.monkey import (
-    AS_OFTEN_AS_NEEDED,
     DAEMON,
     Kill,
     Monkey,
@@ -89,17 +86,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 
 @pytest.fixture(scope="module")
 def doomed() -> Iterator[LivingWorld]:
     """A mesh that is killed in part, again and again."""
-    living_model = LivingModel()
-    with (
-        tempfile.TemporaryDirectory(prefix="mesh-chaos-", ignore_cleanup_errors=True) as name,
-        Model(lambda: living_model) as model,
-    ):
-        world = LivingWorld(Path(name), living_model, model, AS_OFTEN_AS_NEEDED)
-        try:
-            world.mesh.start()
-            yield world
-        finally:
-            world.mesh.kill_all()
+    with doomed_world(LivingWorld, LivingModel()) as world:
+        yield world
 
 
 def test_without_a_kill_every_agent_of_the_tree_works_once(doomed: LivingWorld) -> None:

@@ -8,10 +8,8 @@ is repeated and an outcome unknown only where a kill explains it, and no open tu
 """
 
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +17,7 @@ from mesh.core.events import AnyEvent, LlmCall, ToolResult
 from tests.cluster.chaos import (
     SEED,
     at_work,
+    doomed_world,
     journal,
     judge_acknowledged,
     judge_questions,
@@ -26,8 +25,7 @@ from tests.cluster.chaos import (
     kill_at_random,
 )
 from tests.cluster.client import Client
-from tests.cluster.model import Model
-from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, Monkey, seconds, table, unknown_outcomes
+from tests.cluster.monkey import Monkey, seconds, table, unknown_outcomes
 from tests.cluster.test_chaos import (
     BEFORE_THE_CLAIM,
     KILLS,
@@ -58,17 +56,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 
 @pytest.fixture(scope="module")
 def doomed() -> Iterator[TreeWorld]:
     """A mesh that is killed in part, again and again."""
-    tree_model = TreeModel()
-    with (
-        tempfile.TemporaryDirectory(prefix="mesh-chaos-", ignore_cleanup_errors=True) as name,
-        Model(lambda: tree_model) as model,
-    ):
-        world = TreeWorld(Path(name), tree_model, model, AS_OFTEN_AS_NEEDED)
-        try:
-            world.mesh.start()
-            yield world
-        finally:
-            world.mesh.kill_all()
+    with doomed_world(TreeWorld, TreeModel()) as world:
+        yield world
 
 
 @pytest.fixture
