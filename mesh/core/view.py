@@ -1,6 +1,6 @@
 """A conversation as clients see it: what REST answers, and the file beside the journal. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -188,6 +188,14 @@ def view(conversation: Conversation) -> ConversationView:
 def as_it_stands(agent: AgentView, conversation: Conversation) -> AgentView:
     """An agent of a conversation, which may be one that asks a person."""
     return _if_asking(agent, _asking(conversation))
+
+
+def agents_with(conversation: Conversation, ids: Iterable[str]) -> Iterator[AgentView]:
+    """Those agents of the newest turn of a conversation that have these ids."""
+    asking = _asking(conversation)
+    for id in ids:
+        if (agent := conversation.agents.view(id)) is not None:
+            yield _if_asking(agent, asking)
 
 
 def agents_shown(conversation: Conversation, *, ended: bool) -> Iterator[AgentView]:

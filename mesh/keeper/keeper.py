@@ -43,7 +43,7 @@ from mesh.core.history import messages_of
 from mesh.core.pending_approvals import may_be_covered
 from mesh.core.places import Place
 from mesh.core.verdict import Verdict
-from mesh.core.view import agents_shown, as_it_stands, view
+from mesh.core.view import agents_shown, agents_with, as_it_stands, view
 from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.changed_agents import MOST_KEPT, ChangedAgents
@@ -600,13 +600,22 @@ class Keeper:
                 return FollowedAgents((), cursor, is_whole=True)
             whole = ListAgents(request.conversation, limit=MOST_KEPT)
             return FollowedAgents(await self._agents_of(whole), cursor, is_whole=True)
-        found: list[AgentView] = []
+        by_conversation: dict[str, list[str]] = {}
         for id, agent in changed:
-            if request.conversation in ("", id) and id in self._shard.index:
-                conversation = (await self._flushed(id)).conversation
-                view = conversation.agents.view(agent)
-                found += [as_it_stands(view, conversation)] if view else []
-        return FollowedAgents(found, cursor)
+            if request.conversation in ("", id):
+                by_conversation.setdefault(id, []).append(agent)
+        found = [await self._agents_with(id, agents) for id, agents in by_conversation.items()]
+        return FollowedAgents([*chain.from_iterable(found)], cursor)
+
+    async def _agents_with(self, id: str, agents: Sequence[str]) -> list[AgentView]:
+        """Agents of a conversation that have changed. Their turn may be over, and another one have begun."""
+        conversation = (await self._flushed(id)).conversation
+        found = [*agents_with(conversation, agents)]
+        if len(found) < len(agents):
+            missing = {*agents} - {agent.agent_id for agent in found}
+            events = await self._journal.read(id)
+            found += [agent for agent in agents_of(events) if agent.agent_id in missing]
+        return found
 
     async def _under_way(self) -> list[Conversation]:
         """The newest conversations whose turns have not ended."""

@@ -109,6 +109,20 @@ async def test_a_stream_of_what_is_not_there_is_refused(world: World, query: str
     assert answer.status_code == status and answer.json()["error"]
 
 
+async def test_agents_of_a_turn_that_another_one_followed_at_once_have_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changed_agents, "_GATHERS_S", 1.0)
+    tree = await world.tree()
+    async with stream(world) as frames:
+        await frames.next()
+        await ended(world)
+        await world.http.post(f"/conversations/{world.conversation}/messages", json={"message": "again"})
+        agents = [id for id in tree if id != world.conversation]
+        states = await frames.states(*agents, status="completed")
+    assert {states[id]["turn"] for id in agents} == {1}
+
+
 async def test_a_stream_of_one_conversation_has_nothing_of_the_others(world: World) -> None:
     async with stream(world, f"/agent/tree?conversation={world.conversation}") as frames:
         await frames.next()
