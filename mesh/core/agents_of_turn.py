@@ -99,6 +99,7 @@ class _Agent:
         self.content = ""
         self.comment = ""
         self.metadata: Mapping[str, str] = {}
+        self.budget: Mapping[str, float] = {}  # what its start gave it
         self.changes: dict[str, Any] = {}  # what people have changed of it
         self.unread: set[str] = set()  # the ids of changes that its model has not met
         self.below: list[str] = []
@@ -226,6 +227,7 @@ class AgentsOfTurn:
         """The values before some changes of an agent, as far as the journal has them."""
         agent = self._by_place[place]
         known = {"task": agent.content, "metadata": dict(agent.metadata), **agent.changes}
+        known["budget"] = {**agent.budget, **agent.changes.get("budget", {})}
         return {name: known[name] for name in changes if known.get(name)}
 
     def told(self, id: str) -> AgentTold | None:
@@ -311,7 +313,7 @@ class AgentsOfTurn:
                 self._let_go = event.seq
 
     def _modify(self, agent: _Agent, event: AgentTold) -> None:
-        agent.changes |= event.changes
+        agent.changes = event.added_to(agent.changes)
         agent.content = _cut(event.changes.get("task", agent.content))
         agent.metadata = event.changes.get("metadata", agent.metadata)
         if event.is_read:
@@ -327,7 +329,7 @@ class AgentsOfTurn:
         self._read.clear()
         self._changed.clear()
         root = _Agent(self._conversation_id, None, ROOT.text, self._root, "", event)
-        root.content = _cut(event.text)
+        root.content, root.budget = _cut(event.text), event.budget
         self._keep(root)
 
     def _add(self, event: AnyEvent) -> None:
@@ -341,6 +343,7 @@ class AgentsOfTurn:
         self._by_place[ROOT.text].name = next(iter(event.agent_path), self._root)
         agent = _Agent(id, parent, place.text, event.name, event.kind, event)
         agent.title, agent.content, agent.metadata = event.title, _cut(event.task), event.metadata
+        agent.budget = event.budget
         parent.below.append(id)
         self._changed[parent.id] = None
         if parent.ended_at is None:

@@ -31,6 +31,7 @@ import msgspec
 from mesh.core.amounts import NOTHING, Amount, reported
 from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.events import (
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -72,6 +73,7 @@ _RATIO_MARGIN = 1.1
 """How much more than the worst so far a model may charge for a byte: texts differ."""
 _COUNTED = (
     UserMessage,
+    AgentTold,
     LlmReserved,
     LlmCall,
     LlmSettled,
@@ -213,6 +215,8 @@ class BudgetUse:
         match event:
             case UserMessage():
                 self._open_turn(event)
+            case AgentTold():
+                self._set_limits(event)
             case LlmReserved() | LlmCall() | LlmSettled() | LlmLost():
                 self._apply_call(event)
             case ToolResult():
@@ -330,6 +334,14 @@ class BudgetUse:
             if not self._times_asked[key]:
                 del self._times_asked[key]
         return asked
+
+    def _set_limits(self, event: AgentTold) -> None:
+        """What a person sets takes the place of what people have decided about the limit before."""
+        for limit in event.limits:
+            key = (event.step, limit)
+            self.raised.pop(key, None)
+            self.refused.pop(key, None)
+            self.warned.pop(key, None)
 
     def _resume(self, event: AnyEvent) -> None:
         """The turn goes on, if it was paused."""
@@ -689,6 +701,15 @@ def scope_of(place: str, limits: Mapping[str, float]) -> Scope:
         max_conversation_nusd=units("max_conversation_cost_usd"),
         max_agents=int(limits["max_agents"]) if "max_agents" in limits else None,
     )
+
+
+def with_limits(scopes: Sequence[Scope], place: str, limits: Mapping[str, float]) -> list[Scope]:
+    """Scopes in which these limits are those of the run at a place."""
+    changed = msgspec.structs.asdict(scope_of(place, limits))
+    changed = {name: value for name, value in changed.items() if value is not None}
+    own = next((scope for scope in scopes if scope.place == place), Scope(place))
+    others = [scope for scope in scopes if scope.place != place]
+    return [*others, msgspec.structs.replace(own, **changed)]
 
 
 def _scopes_of(event: AnyEvent) -> list[str]:

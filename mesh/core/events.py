@@ -481,7 +481,12 @@ NewsAction = Literal["comment", "modify", "pause", "resume", "delete"]
 """What news for an agent at work is to do."""
 NEWS_ACTIONS: tuple[NewsAction, ...] = get_args(NewsAction)
 SEEN_BY_MODELS = frozenset({"task", "prompt", "model", "tools"})
-"""The changes of an agent that its model calls depend on; the others are ``timeout_s`` and ``metadata``."""
+"""The changes of an agent that its model calls depend on; the others are ``budget``, ``timeout_s`` and
+``metadata``."""
+
+
+_MOST_LIMIT = 1_000_000_000
+"""The largest limit of a budget, in its units, as in a config."""
 
 
 class AgentTold(Event, frozen=True):
@@ -518,9 +523,29 @@ class AgentTold(Event, frozen=True):
         return self.action == "comment" or not SEEN_BY_MODELS.isdisjoint(self.changes)
 
     @property
+    def is_for_all_below(self) -> bool:
+        """Whether it also holds for all that works for the agent at this moment."""
+        return self.action in ("pause", "resume") or "budget" in self.changes
+
+    @property
     def lets_go_on(self) -> bool:
         """Whether an agent that has paused may go on by it: this one, or one that has waited for it."""
         return self.action in ("resume", "delete")
+
+    def added_to(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """All changes of the agent, with those before: of a budget, each limit is one."""
+        added = {**changes, **self.changes}
+        if "budget" in added:
+            added["budget"] = {**changes.get("budget", {}), **self.limits}
+        return added
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """The limits that it sets, by the keys of a budget. An imported journal may say anything."""
+        budget = self.changes.get("budget", {})
+        given = budget.items() if isinstance(budget, dict) else ()
+        numbers = ((key, limit) for key, limit in given if type(limit) in (int, float))
+        return {key: limit for key, limit in numbers if 0 < limit <= _MOST_LIMIT}
 
     @property
     def stops(self) -> bool:

@@ -18,7 +18,7 @@ from mesh.http.body_types import AgentBody, AgentMessage, InterventionBody
 from mesh.http.parsing import caller_of, json_object, page_query, read_request, text_in
 from mesh.http.responses import json_response, route
 from mesh.http.streams import Streams, last_cursors, last_event_id, wants_stream
-from mesh.keeper.requests import AgentChanges, Caller, Intervene, ListAgents, ShowAgent
+from mesh.keeper.requests import AgentChanges, Caller, ChangedBudget, Intervene, ListAgents, ShowAgent
 
 MOST_AT_ONCE = 1_000
 """Agents of one page."""
@@ -118,6 +118,9 @@ class AgentRoutes:
             ) from None
         if not changes.given:
             raise BadRequest(f'"changes" must have one of {", ".join(AgentChanges.__struct_fields__)}')
+        if changes.budget is not UNSET and changes.budget == ChangedBudget():
+            limits = ", ".join(ChangedBudget.__struct_fields__)
+            raise BadRequest(f'"changes": a budget must have one of {limits}')
         if len(msgspec.json.encode(changes)) > self._limits.max_message_bytes:
             raise BadRequest(f'"changes" has more than {self._limits.max_message_bytes} bytes')
         if changes.task is not UNSET and not changes.task.strip():

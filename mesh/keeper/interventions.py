@@ -127,13 +127,21 @@ class Interventions:
         self._driver.start(loaded)
 
     def _check(self, loaded: LoadedConversation, request: Intervene) -> None:
-        model = request.changes.model
+        budget, model = request.changes.budget, request.changes.model
+        if budget is not UNSET and budget.max_cost_usd is not UNSET:
+            self._check_prices()
         if model is UNSET:
             return
         if model not in self._models:
             raise BadRequest(f"no node has the model {model}; there are {', '.join(sorted(self._models))}")
         if not self._models[model] and loaded.has_money_limit:
             problem = f"it is not known what the model {model} costs, and max_cost_usd bounds this turn"
+            raise Conflict(f"{problem}: give its price in llm.prices")
+
+    def _check_prices(self) -> None:
+        """Raises `Conflict` if a limit of money could not be held."""
+        if unpriced := sorted(model for model, is_priced in self._models.items() if not is_priced):
+            problem = f"it is not known what the model {unpriced[0]} costs, and max_cost_usd needs that"
             raise Conflict(f"{problem}: give its price in llm.prices")
 
     async def _delete(self, loaded: LoadedConversation, request: Intervene) -> None:

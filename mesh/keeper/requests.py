@@ -168,6 +168,17 @@ class Cancel(RequestFor[TurnReply], frozen=True, tag=True):
     id: str
 
 
+class ChangedBudget(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The limits that a person sets for an agent at work and all below it, in place of its own: see
+    `mesh.config.model.Budget`, which has the same bounds."""
+
+    max_cost_usd: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | UnsetType = UNSET
+    max_total_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | UnsetType = UNSET
+    max_llm_calls: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+    max_time_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] | UnsetType = UNSET
+    max_agents: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+
+
 class AgentChanges(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a person changes of an agent at work. ``tools`` are those that it keeps, of those that its model
     is offered. ``timeout_s`` bounds its pass, from the beginning of the pass."""
@@ -176,6 +187,7 @@ class AgentChanges(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     prompt: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     tools: list[str] | UnsetType = UNSET
+    budget: ChangedBudget | UnsetType = UNSET
     timeout_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] | UnsetType = UNSET
     metadata: dict[str, str] | UnsetType = UNSET
 

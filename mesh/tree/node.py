@@ -196,8 +196,9 @@ class Node:
 
     def _within_budget(self, turn: PassInput) -> PassInput:
         """The pass with the budget of this node among its scopes. The request's limits are those of the root,
-        which gives them to no other node."""
+        which gives them to no other node. What a person has changed takes the place of both."""
         limits = tightest(self._limits, turn.budget) if turn.budget else self._limits
+        limits = {**limits, **changes_in(turn.known, turn.place).get("budget", {})}
         if not limits:
             return turn
         return msgspec.structs.replace(turn, budget={}, scopes=[*turn.scopes, scope_of(turn.at, limits)])

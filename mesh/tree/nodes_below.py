@@ -88,14 +88,16 @@ class RunningNode:
 
 
 class NodesBelow:
-    """See the module. ``news_for`` gives what is known to have come for a place and those below it, ``held``
-    the places here and above that a person has paused."""
+    """See the module. ``news_for`` gives what is known to have come for a place and those below it, and
+    ``as_of_now`` the input of a call with what holds for all below by now."""
 
     def __init__(
-        self, news_for: Callable[[Place], Sequence[AgentTold]], held: Callable[[], Sequence[str]] = tuple
+        self,
+        news_for: Callable[[Place], Sequence[AgentTold]],
+        as_of_now: Callable[[PassInput], PassInput] = lambda turn: turn,
     ) -> None:
         self._news_for = news_for
-        self._held = held
+        self._as_of_now = as_of_now
         self._running: dict[str, RunningNode] = {}
         self._restarting: dict[str, asyncio.Event] = {}
 
@@ -151,7 +153,7 @@ class NodesBelow:
                 raise heard
 
     def _with_news(self, turn: PassInput) -> PassInput:
-        turn = msgspec.structs.replace(turn, held=self._held())
+        turn = self._as_of_now(turn)
         news = self._news_for(turn.place)
         if not news:
             return turn

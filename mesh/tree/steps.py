@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mesh.core.budget import CallRequest, OnLimit, Remaining
+from mesh.core.budget import CallRequest, OnLimit, Remaining, with_limits
 from mesh.core.errors import JournalError, NodeLost, Unavailable
 from mesh.core.events import (
     AgentStarted,
@@ -253,7 +253,7 @@ class Steps:
         self._is_queued = False  # whether the sender waits for its turn
         self._held = {*turn.held}  # the places at which a person has paused this node or an agent around it
         self._held |= held_in(self._known.of(turn.place.step))
-        self._below = NodesBelow(self._known.told, lambda: sorted(self._held))
+        self._below = NodesBelow(self._known.told, self._as_of_now)
         self._hears = True
         self.told_now = 0  # how often news came that is to act now
         self._model_call: asyncio.Task[Any] | None = None  # what such news breaks off
@@ -501,6 +501,10 @@ class Steps:
             exchange=(),
             history=self.turn.history if history else (),
         )
+
+    def _as_of_now(self, turn: PassInput) -> PassInput:
+        """The input of a child, which may be older than news for this node."""
+        return msgspec.structs.replace(turn, held=sorted(self._held), scopes=self.turn.scopes)
 
     @property
     def _unjournaled(self) -> list[AnyEvent]:
@@ -818,7 +822,7 @@ class Steps:
         if is_new:
             self._act_on(news)
         try:
-            if news.action in ("pause", "resume"):  # it is about all below, too
+            if news.is_for_all_below:
                 await self._below.hear_all(news)
         finally:
             if news.action == "resume":
@@ -827,9 +831,13 @@ class Steps:
 
     def _act_on(self, news: AgentTold) -> None:
         self._hold(news)
-        if "timeout_s" in news.changes:
+        is_own = news.place == self.turn.place
+        if news.limits:
+            scopes = with_limits(self.turn.scopes, news.step, news.limits)
+            self.turn = msgspec.structs.replace(self.turn, scopes=scopes)
+        if is_own and "timeout_s" in news.changes:
             self.clock.limit(news.changes["timeout_s"])
-        if news.now:
+        if news.now and (is_own or news.action == "pause"):
             self.told_now += 1
             if self._model_call is not None and not self._is_broken_off:
                 self._is_broken_off = True
@@ -1074,8 +1082,11 @@ def held_in(events: Sequence[AnyEvent]) -> set[str]:
 
 def changes_in(events: Sequence[AnyEvent], place: Place) -> dict[str, Any]:
     """What a person has changed of the agent at a place, by name."""
-    told = (event for event in events if isinstance(event, AgentTold) and event.step == place.text)
-    return {name: value for event in told for name, value in event.changes.items()}
+    changes: dict[str, Any] = {}
+    for event in events:
+        if isinstance(event, AgentTold) and event.step == place.text:
+            changes = event.added_to(changes)
+    return changes
 
 
 def _follows(first: TextDelta, second: TextDelta) -> bool:

@@ -17,7 +17,7 @@ from mesh.core.events import (
 )
 from mesh.core.ids import new_id
 from mesh.core.messages import User
-from mesh.keeper.requests import AgentChanges, Cancel, Intervene, ListAgents, ShowAgent
+from mesh.keeper.requests import AgentChanges, Cancel, ChangedBudget, Intervene, ListAgents, ShowAgent
 from tests.worlds.mesh import Caller, Create, WorldMesh, calls, says, until
 from tests.worlds.trees import ByNode, add, config, llm, sequential
 
@@ -741,6 +741,92 @@ async def test_a_changed_timeout_ends_an_agent_that_works_longer() -> None:
         assert await run.answer() == "done"
         (end,) = [e for e in await run.events(NodeCompleted) if "search@" in e.step]
     assert (end.status, end.text) == ("failed", "search took longer than 0.01 s (timeout_s)")
+
+
+LOOKS = [calls(("look", {"n": n})) for n in range(6)]
+
+
+async def test_a_limit_that_a_person_sets_ends_an_agent_that_had_none() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")], search=[*LOOKS, says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0-0")
+        assert (await run.modify(agent, budget=ChangedBudget(max_llm_calls=2)))[0] == 200
+        await world.crash()
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+        (told,) = await run.events(AgentTold)
+        (end,) = [e for e in await run.events(NodeCompleted) if "search@" in e.step]
+        mine = [e for e in await run.events(LlmCall) if "search@" in e.step]
+    assert told.changes == {"budget": {"max_llm_calls": 2}}
+    assert (end.forced, len(mine)) == ("max_llm_calls", 2)
+
+
+async def test_a_limit_that_a_person_sets_takes_the_place_of_the_one_in_the_config() -> None:
+    search = llm("search", "find {task}", description="Finds facts.", budget={"max_llm_calls": 3})
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")], search=[*LOOKS, says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, search) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search")
+        agent = await run.agent_at("0.search@0-0-0")
+        assert (await run.modify(agent, budget=ChangedBudget(max_llm_calls=50)))[0] == 200
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+        (end,) = [e for e in await run.events(NodeCompleted) if "search@" in e.step]
+    assert (end.forced, end.text, model.asked["search"]) == ("", "a", 7)
+
+
+async def test_a_limit_holds_for_all_that_work_below_its_agent_at_that_moment() -> None:
+    model = ByNode(main=[spawn("cats", "dogs"), WAIT, says("done")], search=[*LOOKS, says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search", 2)
+        assert (await run.modify(run.id, budget=ChangedBudget(max_llm_calls=4)))[0] == 200
+        model.gates["search"].set()
+        answer = await run.answer()
+        reserved = await run.events(LlmReserved)
+    assert (answer, len(reserved)) == ("done", 4)
+    assert reserved[-1].step.startswith("0/llm/")  # the last one is for the answer of the agent itself
+
+
+async def test_limits_that_are_set_one_after_the_other_hold_together() -> None:
+    model = ByNode(main=[says("done")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, tree=llm("main", budget={"max_llm_calls": 9})) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        assert (await run.modify(run.id, budget=ChangedBudget(max_total_tokens=50_000)))[0] == 200
+        assert (await run.modify(run.id, budget=ChangedBudget(max_time_s=60.0)))[0] == 200
+        assert (await run.modify(run.id, budget=ChangedBudget(max_llm_calls=2), now=True))[0] == 200
+        await asked(model, "main", 2)
+        model.gates["main"].set()
+        assert await run.answer() == "done"
+        told = await run.events(AgentTold)
+        reserved = await run.events(LlmReserved)
+    limits = {"max_total_tokens": 50_000, "max_time_s": 60.0}
+    assert [e.before.get("budget", {}) for e in told] == [{}, {"max_total_tokens": 50_000}, limits]
+    assert [e.forced for e in reserved] == ["", "max_llm_calls"]
+
+
+async def test_a_limit_of_money_needs_prices() -> None:
+    model = ByNode(main=[says("done")])
+    model.gates["main"] = asyncio.Event()
+    async with mesh(model, tree=llm("main", model="gpt-unknown")) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "main")
+        status, body = await run.modify(run.id, budget=ChangedBudget(max_cost_usd=1.0))
+        assert (status, "gpt-unknown" in body["error"], "llm.prices" in body["error"]) == (409, True, True)
+        model.gates["main"].set()
+        assert await run.answer() == "done"
 
 
 async def test_what_no_model_of_its_own_would_meet_cannot_be_changed() -> None:
