@@ -303,6 +303,12 @@ class MeshClient:
         path = f"/agent/{quote(agent_id, safe='')}/intervene"
         return self._read(await self._post(path, body, key), _InterventionResponse).agent
 
+    async def add_agent(self, agent_id: str, name: str, task: str, *, key: str = "") -> AgentView:
+        """Adds an agent to those that one at work has started, and returns how that one stands then."""
+        path = f"/agent/{quote(agent_id, safe='')}/spawn"
+        body = {"agent": name, "task": task}
+        return self._read(await self._post(path, body, key), _InterventionResponse).agent
+
     async def spend(self, conversation_id: str) -> SpendReport:
         """Returns what a conversation has spent, by agent and by model."""
         return self._read(await self._get(f"{_path(conversation_id)}/spend"), SpendReport)

@@ -219,8 +219,8 @@ class AgentsOfTurn:
         return root is not None and root.held_at > seq
 
     def let_go_after(self, seq: int) -> bool:
-        """Whether a person did something after an event by which an agent may go on that had paused: let one
-        go on, or deleted one that others may have waited for."""
+        """Whether a person did something after an event by which an agent may go on: let one go on that had
+        paused, deleted one that others may have waited for, or added one."""
         return self._let_go > seq
 
     def before(self, place: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -309,7 +309,7 @@ class AgentsOfTurn:
                 self._let_go = event.seq
             case "modify":
                 self._modify(agent, event)
-            case "delete":  # its end follows
+            case "delete" | "spawn":  # an end follows, or a start
                 self._let_go = event.seq
 
     def _modify(self, agent: _Agent, event: AgentTold) -> None:

@@ -40,9 +40,9 @@ from mesh.core.verdict import Part, Remember
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
 Choice = Literal["approve", "reject", "retry", "skip", "answer"]
 NodeStatus = Literal["completed", "failed", "deleted"]
-StartedBy = Literal["", "spawn", "fork", "map", "python", "tool"]
-"""What started an agent: a model by one of these tools, a map node, the code of a ``python`` call, or a tool
-of a Python file. Empty: nothing started it, it was called."""
+StartedBy = Literal["", "spawn", "fork", "map", "python", "tool", "person"]
+"""What started an agent: a model by one of these tools, a map node, the code of a ``python`` call, a tool of
+a Python file, or a person who added it. Empty: nothing started it, it was called."""
 ValidatorKind = Literal["schema", "check", "agent", "person"]
 DecisionProtocol = Literal["mesh", "hitl", "text"]
 """How an agent asks and takes decisions: by an extension (`mesh.a2a.extensions`), or in words."""
@@ -477,12 +477,26 @@ class AgentsReported(Event, frozen=True):
     told: tuple[str, ...] = ()
 
 
-NewsAction = Literal["comment", "modify", "pause", "resume", "delete"]
+NewsAction = Literal["comment", "modify", "pause", "resume", "delete", "spawn"]
 """What news for an agent at work is to do."""
 NEWS_ACTIONS: tuple[NewsAction, ...] = get_args(NewsAction)
 SEEN_BY_MODELS = frozenset({"task", "prompt", "model", "tools"})
 """The changes of an agent that its model calls depend on; the others are ``budget``, ``timeout_s`` and
 ``metadata``."""
+
+
+class AddedAgent(msgspec.Struct, frozen=True):
+    """An agent that a person adds: ``handle`` is the last part of its place, such as ``search@u41``, ``kind``
+    the type of its node, ``agent_path`` as in `AgentStarted`."""
+
+    handle: str
+    kind: str
+    agent_path: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.handle.partition("@")[0]
 
 
 _MOST_LIMIT = 1_000_000_000
@@ -496,8 +510,10 @@ class AgentTold(Event, frozen=True):
 
     The model of the agent reads a ``comment`` in its next call (`LlmCall.heard`). To ``delete`` an agent is
     for the node that started or called it. With ``pause``, the agent and all below it begin no further step
-    until ``resume``. ``modify`` sets the ``changes``, by name; ``before`` are their values before, as far as
-    the journal has them. If it is to act ``now``, a model call that it meets is broken off.
+    until ``resume``. To ``spawn`` adds an agent (``adds``) to those that it has started, with the ``text`` as
+    its task; the `AgentStarted` is in the same append. ``modify`` sets the ``changes``, by name; ``before``
+    are their values before, as far as the journal has them. If it is to act ``now``, a model call that it
+    meets is broken off.
 
     ``from_person``: it is an intervention. A person told the agent, ``by`` is the name of the person, as in
     `ApprovalResolved`, and ``id`` is a random one."""
@@ -509,6 +525,7 @@ class AgentTold(Event, frozen=True):
     now: bool = False
     changes: Mapping[str, Any] = {}
     before: Mapping[str, Any] = {}
+    adds: AddedAgent | None = None
     from_person: bool = False
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
@@ -520,7 +537,7 @@ class AgentTold(Event, frozen=True):
     @property
     def is_read(self) -> bool:
         """Whether a model reads it: then the model is asked once more, if it was about to end."""
-        return self.action == "comment" or not SEEN_BY_MODELS.isdisjoint(self.changes)
+        return self.action in ("comment", "spawn") or not SEEN_BY_MODELS.isdisjoint(self.changes)
 
     @property
     def is_for_all_below(self) -> bool:
@@ -529,8 +546,9 @@ class AgentTold(Event, frozen=True):
 
     @property
     def lets_go_on(self) -> bool:
-        """Whether an agent that has paused may go on by it: this one, or one that has waited for it."""
-        return self.action in ("resume", "delete")
+        """Whether an agent that has paused may go on by it: this one, one that has waited for it, or a new
+        one."""
+        return self.action in ("resume", "delete", "spawn")
 
     def added_to(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """All changes of the agent, with those before: of a budget, each limit is one."""

@@ -65,6 +65,10 @@ def news_message(told: AgentTold) -> User:
     by = told.by or unnamed
     if told.action == "modify":
         return User(_modified(by, told))
+    if told.adds is not None:
+        return User(
+            f"[{by} has started an agent beside you, {told.adds.handle}, with this task:]\n{told.text}"
+        )
     return User(f"[{by} tells you, while you work:]\n{told.text}")
 
 

@@ -1,14 +1,16 @@
-"""What is told to all models below a node that has none itself. Pure.
+"""What follows from something that an agent is told: for the models below it, and for an agent that is added.
+Pure.
 
-A comment about such a node is a comment about each node with a model that is at work at its place or below.
-Each of them gets one of its own, which it reads as any other; the node itself is told nothing.
+A comment about a node that has no model is a comment about each node with a model that is at work at its
+place or below. Each gets one of its own, which it reads as any other; the node itself is told nothing.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
-from mesh.core.events import AgentTold, AnyEvent, LlmCall, NodeCompleted, ToolResult
+from mesh.core.events import AgentStarted, AgentTold, AnyEvent, LlmCall, NodeCompleted, ToolResult
+from mesh.core.ids import agent_id
 from mesh.core.places import Place
 
 _OF = "@"
@@ -35,6 +37,24 @@ def is_copy(news: AgentTold) -> bool:
 def original(id: str) -> str:
     """The id of what this is a copy of; of anything else, its own."""
     return id.partition(_OF)[0]
+
+
+def start_of(news: AgentTold, conversation_id: str) -> AgentStarted | None:
+    """The start of the agent that a person adds by this; None if it is something else."""
+    if news.adds is None:
+        return None
+    place = Place(f"{news.step}.{news.adds.handle}")
+    return AgentStarted(
+        turn=news.turn,
+        step=place.text,
+        time=news.time,
+        name=news.adds.name,
+        kind=news.adds.kind,
+        agent_path=news.adds.agent_path,
+        id=agent_id(conversation_id, news.turn, place),
+        task=news.text,
+        by="person",
+    )
 
 
 def models_at_work(events: Iterable[AnyEvent], place: Place) -> list[Place]:

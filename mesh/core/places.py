@@ -7,6 +7,7 @@
                 0.1.critic@v3-1  the agent critic, in the step 0.1/validation/3.1
                 0.1.search@3-0-1 the second agent that the step 0.1/tool/3.0 started, which is a search
                 0.1.self@3-0-1   the same, but a fork: it is the node 0.1 once more
+                0.1.search@u41   an agent that a person has added to the node 0.1, by about event 41
                 0.2.0#7          the seventh item of a map
     node path   0.2.1          the node that is there, whatever the iteration: it names the node's actor
                 search.2       the third child of the agent search, wherever it was called
@@ -30,7 +31,7 @@ import msgspec
 
 _INDEX = re.compile(r"\.(\d+)(?=[.#]|$)")
 _ITERATION = re.compile(r"#(\d+)")
-_CALLED = re.compile(r"(?:^|\.)([^.@]+)@(v?)(\d+)-(\d+)(?:-(\d+))?")
+_CALLED = re.compile(r"(?:^|\.)([^.@]+)@(?:(v?)(\d+)-(\d+)(?:-(\d+))?|u\d+)")
 
 FORK = "self"
 """Stands for the name of the agent in the place of a fork. No agent of a config has this name."""
@@ -136,7 +137,7 @@ class Place(msgspec.Struct, frozen=True):
         ('0.1/tool/3.0', '0.1/validation/3.1')
         """
         found = self._beginning_of_agent
-        if found is None or found[5]:
+        if found is None or found[5] or not found[3]:
             return None
         return StepKey(f"{self._above}/{'validation' if found[2] else 'tool'}/{found[3]}.{found[4]}")
 
@@ -159,9 +160,19 @@ class Place(msgspec.Struct, frozen=True):
         return self.call or self.started_in
 
     @property
+    def is_added(self) -> bool:
+        """Whether this is the place of an agent that a person has added.
+
+        >>> Place("0.1.search@u41").is_added, Place("0.1.search@3-0-1").is_added
+        (True, False)
+        """
+        found = self._beginning_of_agent
+        return found is not None and not found[3]
+
+    @property
     def is_started(self) -> bool:
-        """Whether this is the place of a started agent, be it a fork."""
-        return self.started_in is not None
+        """Whether this is the place of a started agent, be it a fork or one that a person has added."""
+        return self.is_added or self.started_in is not None
 
     @property
     def is_fork(self) -> bool:
@@ -188,6 +199,14 @@ class Place(msgspec.Struct, frozen=True):
         'search@3-0-1.2'
         """
         return self.text.removeprefix(f"{outer.text}.")
+
+    def added_agent(self, name: str, number: int) -> "Place":
+        """The place of an agent that a person adds to this node.
+
+        >>> Place("0.1").added_agent("search", 41).text
+        '0.1.search@u41'
+        """
+        return Place(f"{self.text}.{name}@u{number}")
 
     def child(self, index: int, iteration: int = 0) -> "Place":
         """The place of a child, in an iteration if this is a loop.

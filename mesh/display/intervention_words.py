@@ -4,7 +4,13 @@ from mesh.core.events import AgentTold
 from mesh.display.text import one_line
 
 _MOST = 200
-_SHOWN = {"comment": "is told", "modify": "is changed", "pause": "is paused", "resume": "goes on"}
+_SHOWN = {
+    "comment": "is told",
+    "modify": "is changed",
+    "pause": "is paused",
+    "resume": "goes on",
+    "spawn": "is given an agent",
+}
 
 
 def in_words(event: AgentTold, by: str) -> str:

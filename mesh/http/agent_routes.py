@@ -46,6 +46,7 @@ class AgentRoutes:
             route("GET", "/agent/{agent_id}", self._show),
             route("GET", "/agent/{agent_id}/events", self._events),
             route("POST", "/agent/{agent_id}/intervene", self._intervene),
+            route("POST", "/agent/{agent_id}/spawn", self._spawn),
         ]
 
     async def _list(self, request: Request) -> Response:
@@ -87,6 +88,15 @@ class AgentRoutes:
         raw = await read_request(request, self._limits.max_body_bytes)
         asked = self._intervention_in(json_object(raw), agent_id, caller_of(request, raw))
         reply = await self._backend.ask(agent_id, asked)
+        return json_response(InterventionBody(reply.agent))
+
+    async def _spawn(self, request: Request) -> Response:
+        agent_id = request.path_params["agent_id"]
+        raw = await read_request(request, self._limits.max_body_bytes)
+        body, caller = json_object(raw), caller_of(request, raw)
+        most = self._limits.max_message_bytes
+        name, task = text_in(body, "agent", most), text_in(body, "task", most)
+        reply = await self._backend.ask(agent_id, Intervene(agent_id, caller, "spawn", task, adds=name))
         return json_response(InterventionBody(reply.agent))
 
     def _intervention_in(self, body: dict[str, Any], agent_id: str, caller: Caller) -> Intervene:

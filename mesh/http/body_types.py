@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from mesh.core.agents_of_turn import AgentView
-from mesh.core.events import NewsAction, ToolCall
+from mesh.core.events import ToolCall
 from mesh.core.verdict import Remember
 from mesh.core.view import ConversationSummary, ConversationView, TurnResult
 from mesh.keeper.requests import AgentChanges
@@ -86,10 +86,20 @@ class InterventionBody(msgspec.Struct, frozen=True):
     success: Literal[True] = True
 
 
+class AddedAgentRequest(msgspec.Struct, frozen=True):
+    """An agent that a person adds to one at work."""
+
+    agent: Annotated[str, Meta(min_length=1, description="its name, of those that the other one may start")]
+    task: Annotated[str, Meta(min_length=1, description="what it is to do")]
+
+
 class InterventionRequest(msgspec.Struct, frozen=True):
     """What a person does with an agent at work."""
 
-    action: Annotated[NewsAction, Meta(description="what to do")] | UnsetType = UNSET
+    action: (
+        Annotated[Literal["comment", "modify", "pause", "resume", "delete"], Meta(description="what to do")]
+        | UnsetType
+    ) = UNSET
     text: (
         Annotated[str, Meta(min_length=1, description="of a comment: what the agent is told")] | UnsetType
     ) = UNSET

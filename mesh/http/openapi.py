@@ -20,6 +20,7 @@ from mesh.core.events import Choice, FileChange, Preview
 from mesh.core.spending import SpendReport, Spent, SpentByAgent, SpentByModel
 from mesh.core.view import ConversationSummary, ConversationView, PendingApproval, TurnResult, TurnView
 from mesh.http.body_types import (
+    AddedAgentRequest,
     AgentBody,
     AgentList,
     AgentMessage,
@@ -118,6 +119,7 @@ _TYPES = (
     AgentBody,
     InterventionBody,
     InterventionRequest,
+    AddedAgentRequest,
     TreeBody,
     SpendReport,
     SessionBody,
@@ -465,6 +467,17 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         },
         errors=(*_BAD, 404, *_BUSY),
         conflict=f"agent search has answered at {_AT}: It is a tabby.",
+    ),
+    ("POST", "/agent/{agent_id}/spawn"): Operation(
+        "agents at work",
+        "Add an agent to those that an agent has started, to work beside it",
+        InterventionBody,
+        {"journaled": InterventionBody(_AGENT)},
+        about="It is journaled, and the agent begins",
+        takes=AddedAgentRequest,
+        body_examples={"search": {"agent": "search", "task": "birds"}},
+        errors=(*_BAD, 404, *_BUSY),
+        conflict="agent search starts no agents, so that none can be added to it (spawn)",
     ),
     ("POST", "/approvals/{uuid}"): Operation(
         "approvals",

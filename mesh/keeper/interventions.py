@@ -1,4 +1,5 @@
-"""Interventions: a person tells an agent something while it works, pauses it, lets it go on, or deletes it.
+"""Interventions: a person tells an agent something while it works, changes it, adds an agent to it, pauses
+it, lets it go on, or deletes it.
 
 An intervention is an `AgentTold` that comes from a person. Who asked for one gets the reply when it is
 journaled. While a pass runs, it goes down the calls of the pass, as what a model tells an agent does, and the
@@ -19,9 +20,9 @@ from msgspec import UNSET
 
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.errors import BadRequest, Conflict, NotFound, Unavailable
-from mesh.core.events import AgentTold, AnyEvent, NewsAction, NodeCompleted, now
+from mesh.core.events import AddedAgent, AgentStarted, AgentTold, AnyEvent, NewsAction, NodeCompleted, now
 from mesh.core.ids import new_id
-from mesh.core.news import HAS_MODEL, copy_for, for_models_below, models_at_work
+from mesh.core.news import HAS_MODEL, copy_for, for_models_below, models_at_work, start_of
 from mesh.core.places import ROOT, Place
 from mesh.keeper.driver import Driver
 from mesh.keeper.loaded_conversation import LoadedConversation
@@ -32,15 +33,29 @@ _WITHIN_S = 60.0
 """How long an intervention may be on its way."""
 
 
+_MOST_NAME = 64
+"""How many characters of a name that nobody has are said back."""
+
+
 class Interventions:
-    """See the module. ``root_kind`` is the type of the root of the tree, ``models`` are those that the config
-    names, each with whether its price is known, ``allowed`` the actions that it lets people take."""
+    """See the module. ``root`` is the name of the root of the tree, ``root_kind`` its type. ``models`` are
+    those that the config names, each with whether its price is known. ``startable`` are the agents that each
+    node may start, by the path of the node, each with its type. ``allowed`` are the actions that people may
+    take."""
 
     def __init__(
-        self, driver: Driver, root_kind: str, models: Mapping[str, bool], allowed: Collection[NewsAction]
+        self,
+        driver: Driver,
+        root: str,
+        root_kind: str,
+        models: Mapping[str, bool],
+        startable: Mapping[str, Mapping[str, str]],
+        allowed: Collection[NewsAction],
     ) -> None:
         self._driver = driver
+        self._root = root
         self._root_kind = root_kind
+        self._startable = startable
         self._models = models
         self._allowed = allowed
 
@@ -95,7 +110,7 @@ class Interventions:
     async def _tell_the_rest(self, loaded: LoadedConversation, agent: AgentView, request: Intervene) -> None:
         """Some of the models below an agent have been told a comment: tells the others, if the request before
         failed on the way down. Raises `Conflict` if none of those that were told reads it any more."""
-        told = _told(loaded, agent, request)
+        told = self._told(loaded, agent, request)
         if not for_models_below(told, self._kind_of(agent)):
             return
         try:
@@ -110,16 +125,18 @@ class Interventions:
     async def _tell(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)
         self._check(loaded, request)
-        told, kind = _told(loaded, agent, request), self._kind_of(agent)
+        told, kind = self._told(loaded, agent, request), self._kind_of(agent)
         if for_models_below(told, kind):
             await self._hand_down(loaded, told, partial(_copies, loaded, told))
             return
         if told.is_read and kind != HAS_MODEL:
             raise _mute(agent)
+        start = start_of(told, loaded.conversation.id)
+        events: list[AnyEvent] = [told] if start is None else [told, start]
         if agent.place != ROOT.text:
-            await self._hand_down(loaded, told, lambda: [told])
+            await self._hand_down(loaded, told, lambda: events)
             return
-        await self._append(loaded, agent, [told])
+        await self._append(loaded, agent, events)
         if loaded.pass_under_way is not None:
             # If the root has ended meanwhile, its end is not journaled yet, and will not be: another pass
             # follows (`LoadedConversation.has_news_for_root`).
@@ -138,6 +155,38 @@ class Interventions:
             problem = f"it is not known what the model {model} costs, and max_cost_usd bounds this turn"
             raise Conflict(f"{problem}: give its price in llm.prices")
 
+    def _told(self, loaded: LoadedConversation, agent: AgentView, request: Intervene) -> AgentTold:
+        caller = request.caller
+        id = _id(loaded.conversation.id, agent, caller.idempotency_key)
+        return AgentTold(
+            turn=agent.turn,
+            step=agent.place,
+            time=now(),
+            id=id,
+            text=request.text,
+            by=caller.by,
+            action=request.action,
+            changes=request.changes.given,
+            before=loaded.conversation.agents.before(agent.place, request.changes.given),
+            now=request.now,
+            adds=self._added(loaded, agent, request.adds, id) if request.adds else None,
+            from_person=True,
+            idempotency_key=caller.idempotency_key,
+            body_hash=caller.body_hash,
+        )
+
+    def _added(self, loaded: LoadedConversation, agent: AgentView, name: str, id: str) -> AddedAgent:
+        place = Place(agent.place)
+        startable = self._startable.get(place.path)
+        if not startable:
+            raise Conflict(f"agent {agent.name} starts no agents, so that none can be added to it (spawn)")
+        if name not in startable:
+            raise BadRequest(
+                f"agent {agent.name} starts no agent {name[:_MOST_NAME]}, but: {', '.join(sorted(startable))}"
+            )
+        at = place.added_agent(name, loaded.number_of_added(id))
+        return AddedAgent(at.below(place), startable[name], (self._root, *at.called_agents))
+
     def _check_prices(self) -> None:
         """Raises `Conflict` if a limit of money could not be held."""
         if unpriced := sorted(model for model, is_priced in self._models.items() if not is_priced):
@@ -146,7 +195,7 @@ class Interventions:
 
     async def _delete(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)
-        told = _told(loaded, agent, request)
+        told = self._told(loaded, agent, request)
         if agent.place == ROOT.text:
             await self._append(loaded, agent, [told])
             await self._end_turn(loaded, told.turn)
@@ -198,6 +247,8 @@ class Interventions:
             if heard == "ended":
                 _at_work(loaded, agent.agent_id)  # raises, and says how
                 raise Conflict(f"agent {agent.name} has just ended")
+            if heard == "full":
+                raise Conflict(f"agent {agent.name} may start no more agents in this turn (max_agents)")
             if heard is not None:
                 raise _mute(agent)
 
@@ -211,8 +262,11 @@ class Interventions:
     ) -> bool:
         """Journals an intervention. Raises `Conflict` if the agent has ended by then. Returns False if it is
         to be journaled between passes, and one has begun."""
+        starts = [event for event in events if isinstance(event, AgentStarted)]
 
         def is_possible() -> bool:
+            if refusal := next(filter(None, map(loaded.refusal, starts)), ""):
+                raise Conflict(refusal)
             if not loaded.is_open(events[0].turn) or loaded.conversation.has_ended(Place(agent.place)):
                 return False
             return not loaded.ends_now and not (is_between and loaded.pass_under_way is not None)
@@ -277,25 +331,6 @@ def _end(agent: AgentView, told: AgentTold) -> NodeCompleted:
         status="deleted",
         text=told.end_text,
         time=told.time,
-    )
-
-
-def _told(loaded: LoadedConversation, agent: AgentView, request: Intervene) -> AgentTold:
-    caller = request.caller
-    return AgentTold(
-        turn=agent.turn,
-        step=agent.place,
-        time=now(),
-        id=_id(loaded.conversation.id, agent, caller.idempotency_key),
-        text=request.text,
-        by=caller.by,
-        action=request.action,
-        changes=request.changes.given,
-        before=loaded.conversation.agents.before(agent.place, request.changes.given),
-        now=request.now,
-        from_person=True,
-        idempotency_key=caller.idempotency_key,
-        body_hash=caller.body_hash,
     )
 
 

@@ -132,13 +132,15 @@ _LISTEN_S = 20.0
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a keeper needs to know of the agent, and its bounds (times in seconds). ``root`` is the name of
     the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have, each with whether
-    its price is known, ``intervene`` what people may do with agents at work."""
+    its price is known, ``startable`` the agents that each may start (`startable_agents`), ``intervene`` what
+    people may do with agents at work."""
 
     agent: str
     digest: str
     root: str = ""
     root_kind: str = "llm"
     models: dict[str, bool] = {}
+    startable: dict[str, dict[str, str]] = {}
     intervene: tuple[NewsAction, ...] = NEWS_ACTIONS
     system_prompt: str = ""
     turn_timeout_s: float = 3600.0
@@ -185,7 +187,12 @@ class Keeper:
         self._covered = CoveredApprovals(self._shard.index, book, settings.root, self._approve_covered)
         self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants, self._covered)
         self._interventions = Interventions(
-            self._driver, settings.root_kind, settings.models, settings.intervene
+            self._driver,
+            settings.root,
+            settings.root_kind,
+            settings.models,
+            settings.startable,
+            settings.intervene,
         )
         self._recovery = Recovery(self._shard, self._driver, self._grants, settings.max_recovering)
 

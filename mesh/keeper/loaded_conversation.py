@@ -22,6 +22,8 @@ from mesh.core.budget import CallRequest, Scope
 from mesh.core.conversation import Conversation
 from mesh.core.errors import JournalError
 from mesh.core.events import (
+    AgentStarted,
+    AgentTold,
     AnyEvent,
     ApprovalResolved,
     Completed,
@@ -128,6 +130,7 @@ class LoadedConversation:
         self._users = 0
         self._run_numbers = run_numbers
         self._runs = Runs()
+        self._added: dict[str, int] = {}  # the numbers of agents that people add, by intervention
         self._late_results: list[ToolResult] = []  # those that older runs brought since the newest pass began
         self._journal = journal
         self._shard = shard
@@ -217,6 +220,7 @@ class LoadedConversation:
         where there is a watcher, which is to see it first."""
         self.held_message = message
         self._scopes = {}
+        self._added = {}
         delay = 0 if self.audience.is_there else SEND_AHEAD_S
         self._flush_timer = asyncio.get_running_loop().call_later(delay, self._flush_soon)
 
@@ -392,17 +396,16 @@ class LoadedConversation:
         then none of these. Starts that are in the journal by now, as the reply to them was lost, are as
         good."""
         self._scopes |= {scope.place: scope for scope in scopes}
-        starts = [event for event in events if is_start(event)]
-        others = [event for event in events if not is_start(event)]
+        starts = [event for event in events if _is_of_start(event)]
+        others = [event for event in events if not _is_of_start(event)]
+        # Who journals the start of an agent that a person adds does not know the budgets around that one.
+        around = scopes if asker else [*self._scopes.values()]
         refused = ""
 
         def within_limits(appended: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
             nonlocal refused
             begins = any(isinstance(event, UserMessage) for event in appended)
-            before = AgentsStarted() if begins else self.conversation.agents_started
-            refused = refusal(
-                before, [start.place for start in starts if not self.conversation.has(start)], scopes
-            )
+            refused = self._refusal(starts, around, AgentsStarted() if begins else None)
             return () if refused else starts
 
         if not await self._append_if_current(activation, others, within_limits):
@@ -410,8 +413,25 @@ class LoadedConversation:
         ack = Ack(True, self.audience.is_there, self.conversation.llm_calls)
         if refused:
             return StartReply(ack, refused)
-        granted = self.slots.start(asker, [start.step for start in starts])
+        granted = self.slots.start(asker, [start.step for start in starts]) if asker else ()
         return StartReply(ack, granted=granted, is_short=self.slots.is_short)
+
+    def refusal(self, start: AgentStarted) -> str:
+        """Why an agent may not start now, as far as the budgets around it are known; empty if it may."""
+        return self._refusal([start], [*self._scopes.values()])
+
+    def _refusal(
+        self, starts: Sequence[AnyEvent], scopes: Sequence[Scope], before: AgentsStarted | None = None
+    ) -> str:
+        new = [each.place for each in starts if is_start(each) and not self.conversation.has(each)]
+        return refusal(before or self.conversation.agents_started, new, scopes)
+
+    def number_of_added(self, id: str) -> int:
+        """The number by which the place of an agent is told apart that an intervention adds: that of the next
+        event in the journal, or a greater one if another agent has this number. It is the same for the same
+        intervention, which may still be on its way when it comes again."""
+        number = max(self.conversation.seq + 1, max(self._added.values(), default=0) + 1)
+        return self._added.setdefault(id, number)
 
     async def ask_for_slots(
         self, activation: Activation, request: SlotRequest, within_s: float
@@ -613,6 +633,11 @@ class LoadedConversation:
         except JournalError as problem:
             # The turn's own append will meet the same problem, and its sender hears of it.
             _log.warning("event=not_durable_yet %s %s", self.label, fields(message=problem))
+
+
+def _is_of_start(event: AnyEvent) -> bool:
+    """Whether it is the start of an agent, or tells of one that a person adds."""
+    return is_start(event) or (isinstance(event, AgentTold) and event.adds is not None)
 
 
 def _is_spending(event: AnyEvent) -> bool:

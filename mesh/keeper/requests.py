@@ -200,7 +200,7 @@ class AgentChanges(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 class Intervene(RequestFor[AgentReply], frozen=True, tag=True):
     """A person steps in: see `AgentTold.action`. The ``text`` is what the agent is told, or the reason.
-    ``agent`` is the id of the agent."""
+    ``agent`` is the id of the agent. ``adds`` is the name of the agent that ``spawn`` adds to it."""
 
     agent: str
     caller: Caller
@@ -208,6 +208,7 @@ class Intervene(RequestFor[AgentReply], frozen=True, tag=True):
     text: str = ""
     changes: AgentChanges = AgentChanges()
     now: bool = False
+    adds: str = ""
 
 
 class ShowAgent(RequestFor[AgentReply], frozen=True, tag=True):

@@ -7,7 +7,7 @@
 An agent is a place below the call that started it (`StepKey.started_agent`). That it starts is journaled
 before it runs (`AgentStarted`), and how it ended is the `NodeCompleted` at its place. So a later pass knows
 by the journal which agents there are, and runs those again that have not ended, when it comes to the call
-that started them.
+that started them; those that a person has added (`Place.added_agent`), when it begins.
 
 Invariant: no agent outlives its node. When the lead ends, what still runs is deleted, in the same append.
 """
@@ -15,7 +15,7 @@ Invariant: no agent outlives its node. When the lead ends, what still runs is de
 import asyncio
 import json
 import time
-from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
@@ -130,12 +130,17 @@ class _Wait:
         self.paused.discard(place)
 
 
+RefusalOf = Callable[[StartPlan], Awaitable[str]]
+"""Says why an agent that a person adds may not start; empty if it may."""
+
+
 class AgentsAtWork:
     """See the module. One pass of one node."""
 
-    def __init__(self, startable: StartableAgents, steps: Steps) -> None:
+    def __init__(self, startable: StartableAgents, steps: Steps, refusal: RefusalOf) -> None:
         self._startable = startable
         self._steps = steps
+        self._refusal = refusal
         self._branches = Branches[str, _Ended](steps, is_over=self._ends_all)
         self._started: dict[str, AgentStarted] = {}  # by place, in their order
         self._runs_of: dict[str, int] = {}  # how many of those that a call has started are among them
@@ -147,6 +152,7 @@ class AgentsAtWork:
         self._waiting = 0  # how many wait at this moment
         self._changed = asyncio.Event()
         steps.stop_agent = self._stop
+        steps.start_added = self._go_on_added
 
     # -- the pass
 
@@ -154,6 +160,7 @@ class AgentsAtWork:
         """Runs the node's own work, and beside it the agents that it starts. Raises `Superseded`,
         `Unavailable`, `LlmError`, `ValidatorError`."""
         self._branches.add(LEAD, Branch(partial(self._lead, lead), self._is_of_lead))
+        self._go_on_added()
         try:
             ended = await self._branches.run()
         except (LlmError, ValidatorError, asyncio.CancelledError):
@@ -235,18 +242,27 @@ class AgentsAtWork:
         started = self._steps.started_in(call)
         before, self._runs_of[call.text] = self._runs_of.get(call.text, 0), len(started)
         for start in started[before:]:
-            self._started[start.step] = start
-            end = self._steps.known(start.place.step, NodeCompleted)
-            if end is not None:
-                self._ends[start.step] = end
-                continue
-            self._unended[start.step] = None
-            if stop := self._steps.stop_of(start.place):
-                self._deleted(start, stop.end_text)
-                continue
-            exchange = tuple(exchange_of(start.task)) if start.place.is_fork else ()
-            run = partial(self._run_agent, start, exchange)
-            self._branches.add(start.step, Branch(run, start.place))
+            self._go_on(start, exchange_of)
+
+    def _go_on_added(self) -> None:
+        """Runs the agents that people have added, as `go_on_below` does."""
+        for start in self._steps.added:
+            if start.step not in self._started:
+                self._go_on(start)
+
+    def _go_on(self, start: AgentStarted, exchange_of: ExchangeOf = lambda _: ()) -> None:
+        self._started[start.step] = start
+        end = self._steps.known(start.place.step, NodeCompleted)
+        if end is not None:
+            self._ends[start.step] = end
+            return
+        self._unended[start.step] = None
+        if stop := self._steps.stop_of(start.place):
+            self._deleted(start, stop.end_text)
+            return
+        exchange = tuple(exchange_of(start.task)) if start.place.is_fork else ()
+        run = partial(self._run_agent, start, exchange)
+        self._branches.add(start.step, Branch(run, start.place))
 
     def _kind(self, name: str) -> str:
         return self._startable.kind if name == FORK else self._startable.agents[name].kind
@@ -254,6 +270,8 @@ class AgentsAtWork:
     async def _run_agent(self, start: AgentStarted, exchange: tuple[Message, ...]) -> _Ended | PassEnd:
         self._goes_on(start.step)
         try:
+            if start.place.is_added and (refusal := await self._refusal(StartPlan(start.name, start.task))):
+                return _Ended(self._end(start, NodeCompleted(name=start.name, status="failed", text=refusal)))
             return await self._ended(start, exchange)
         except Unavailable:
             # Nothing comes of it in this pass, which fails when the others have ended: whoever waits for it

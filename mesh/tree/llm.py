@@ -166,8 +166,9 @@ class Tools:
         """Whether a call is one of a tool that may start agents of the node: see `mesh.tools.asking`."""
         return self._spawn is not None and self._kind_of(call) is self._mcp and self._mcp.may_ask(call)
 
-    async def refusal(self, steps: Steps, plan: StartPlan) -> str:
-        """Why a tool may not start an agent; empty if it may. Nobody can be asked about one."""
+    async def refusal(self, steps: Steps, plan: StartPlan, *, by_person: bool = False) -> str:
+        """Why a tool may not start an agent, or a person may not add one; empty if it may. No other person
+        can be asked about one."""
         startable = self.startable
         is_fork = plan.agent == FORK
         if startable is None or (startable.fork is None if is_fork else plan.agent not in startable.agents):
@@ -178,7 +179,7 @@ class Tools:
         inline = not self._agents.settings.asks(steps.turn)
         for call in self._spawn.policy_calls_of(plan, inline=inline):
             verdict = (await self._agents.settings.gate.ask_policy(call, steps)).verdict
-            if verdict.decision == "ask":
+            if verdict.decision == "ask" and not by_person:
                 what = "a fork" if is_fork else f"the agent {plan.agent}"
                 return f"a person has to agree before {what} starts, so that no tool can start it"
             if verdict.decision == "denied":
@@ -274,7 +275,8 @@ class LlmWork:
 
     async def __call__(self, steps: Steps) -> PassEnd:
         startable = self._tools.startable
-        agents = AgentsAtWork(startable, steps) if startable else None
+        refusal = partial(self._tools.refusal, steps, by_person=True)
+        agents = AgentsAtWork(startable, steps, refusal) if startable else None
         is_fork = steps.turn.place.is_fork
         work = _LlmPass(
             self._settings,

@@ -104,6 +104,13 @@ def all_nodes(config: Config) -> Iterator[PlannedNode]:
         yield from root.walk()
 
 
+def startable_agents(config: Config) -> dict[str, dict[str, str]]:
+    """The agents that each node may start, by the path of the node, each with the type of its root."""
+    kinds = {name: agent.type for name, agent in config.callable_agents.items()}
+    spawning = (planned for planned in all_nodes(config) if planned.node.spawn is not None)
+    return {each.path: {name: kinds[name] for name in each.node.called if name in kinds} for each in spawning}
+
+
 def callers(nodes: Iterable[PlannedNode], agent: str) -> list[str]:
     """The names of those of these nodes that may call an agent of the config."""
     return [planned.node.name for planned in nodes if agent in planned.node.called]

@@ -50,6 +50,7 @@ _HEARD: dict[Hearing, str] = {
     "taken": "{} reads it before its next step.",
     "ended": "{} has ended, and does not read it any more.",
     "mute": "{} has no model of its own that could read it.",
+    "full": "{} may have no more agents.",
     "unknown": "No agent with the handle {} was started by you, or by an agent that you started.",
 }
 

@@ -41,7 +41,7 @@ from mesh.core.events import (
     Validation,
     now,
 )
-from mesh.core.news import copy_for, for_models_below, is_copy, models_at_work
+from mesh.core.news import copy_for, for_models_below, is_copy, models_at_work, start_of
 from mesh.core.places import Place, StepKey
 from mesh.core.verdict import Verdict
 from mesh.net.backoff import Backoff, Patience
@@ -95,6 +95,7 @@ class _Known:
         self._by_step: dict[str, list[AnyEvent]] = {}
         self._by_child: dict[str, list[AnyEvent]] = {}
         self._started: dict[str, list[AgentStarted]] = {}  # by the call, in their order
+        self._added: dict[str, AgentStarted] = {}  # those that people have added to this node, by place
         self._order: dict[str, int] = {}  # by place: which of them it is
         self._told: dict[str, AgentTold] = {}
         self.add(events)
@@ -118,10 +119,16 @@ class _Known:
     def started_in(self, call: StepKey) -> Sequence[AgentStarted]:
         return self._started.get(call.text, ())
 
+    @property
+    def added(self) -> list[AgentStarted]:
+        return [*self._added.values()]
+
     def told(self, place: Place) -> list[AgentTold]:
         return [told for told in self._told.values() if place.contains(told.place)]
 
     def _add_start(self, event: AgentStarted) -> None:
+        if event.place.is_added and event.step.rpartition(".")[0] == self._inside[:-1]:
+            self._added.setdefault(event.step, event)
         call = event.place.started_in
         if call is not None and call.place.text == self._inside[:-1]:
             started = self._started.setdefault(call.text, [])
@@ -275,6 +282,8 @@ class Steps:
         self._when_told: list[Callable[[StepKey | None], None]] = []
         self.stop_agent: Callable[[AgentTold], Awaitable[None]] = _nobody_to_stop
         """Ends an agent that this node has started."""
+        self.start_added: Callable[[], None] = _nothing_to_start
+        """Starts the agents that people have `added` to this node."""
         self.clock = PassClock()
         self._listening = asyncio.Lock()  # one asks the keeper for decisions, for all that wait for them
 
@@ -289,6 +298,11 @@ class Steps:
     def started_in(self, call: StepKey) -> Sequence[AgentStarted]:
         """The agents that a tool call of this node has started, in their order."""
         return self._known.started_in(call)
+
+    @property
+    def added(self) -> Sequence[AgentStarted]:
+        """The agents that people have added to this node."""
+        return self._known.added
 
     async def once(self, step: StepKey, kind: type[E], effect: Callable[[], Awaitable[E]]) -> E:
         """The recorded outcome of a repeatable effect; if there is none, the effect runs and is recorded."""
@@ -345,23 +359,28 @@ class Steps:
         """Records that agents start at these places. Returns when it is durable, in one append; or says
         why none of them may start. Raises `Superseded`, `Unavailable`."""
         starts = [self._stamp(place.step, start) for place, start in started]
+        reply = await self._start(starts, self._slots.asker)
+        if not reply.refusal:
+            places = [start.step for start in starts]
+            self._slots.started(places, reply.granted, is_short=reply.is_short)
+        return reply.refusal
+
+    async def _start(self, starts: Sequence[AnyEvent], slots_for: str) -> StartReply:
+        """Journals starts of agents, if they may start, in one append with what was recorded before."""
         async with self._sending:
             reply = StartReply(Ack(False))
 
             async def send(batch: Sequence[AnyEvent]) -> Ack:
                 nonlocal reply
                 turn, events = self.turn, [*batch, *starts]
-                reply = await self._recorder.start(turn.activation, events, turn.scopes, self._slots.asker)
+                reply = await self._recorder.start(turn.activation, events, turn.scopes, slots_for)
                 return reply.ack
 
             await self._send_batch(send)
             if not reply.refusal:
                 self._known.add(starts)
                 self._sent += starts
-        if not reply.refusal:
-            places = [start.step for start in starts]
-            self._slots.started(places, reply.granted, is_short=reply.is_short)
-        return reply.refusal
+        return reply
 
     # -- slots
 
@@ -753,9 +772,8 @@ class Steps:
             if running is None and self._is_for_models(news):
                 return await self._tell_models(news, place)
             if not is_durable and is_last:
-                if problem := self._cannot_hear(news):
+                if problem := self._cannot_hear(news) or await self._journal(news):
                     return problem
-                await self._journal(news)
                 is_durable = True
             if is_durable:
                 self._known.add([news])
@@ -831,6 +849,9 @@ class Steps:
 
     def _act_on(self, news: AgentTold) -> None:
         self._hold(news)
+        if (start := start_of(news, self.turn.conversation_id)) is not None:
+            self._known.add([start])
+            self.start_added()
         is_own = news.place == self.turn.place
         if news.limits:
             scopes = with_limits(self.turn.scopes, news.step, news.limits)
@@ -935,15 +956,21 @@ class Steps:
             return "unknown"
         return "mute" if news.is_read and start.kind != "llm" else None
 
-    async def _journal(self, news: AgentTold) -> None:
+    async def _journal(self, news: AgentTold) -> Hearing | None:
+        """Journals news for an agent below. Returns why it cannot take it; None if it does."""
         if news.key in {told.key for told in self._known.told(news.place)}:
-            return
+            return None
+        if (start := start_of(news, self.turn.conversation_id)) is not None:
+            # The agent to which it is added runs it, and asks for its slot.
+            reply = await self._start([news, start], slots_for="")
+            return "full" if reply.refusal else None
         self._unsent.append(news)
         if news.stops and news.addressee != self.turn.place:
             # The node that started the agent does not run now, and would end it only when it does: until then
             # a person could decide what the agent asks.
             self._record_deleted(news)
         await self._send()
+        return None
 
     # -- the end
 
@@ -1063,6 +1090,10 @@ class _Losses:
     def are_too_many(self) -> bool:
         """Whether nobody waits any more."""
         return self._patience.is_over
+
+
+def _nothing_to_start() -> None:
+    """A node whose agents do not run yet: it knows of those that were added when it comes to them."""
 
 
 async def _nobody_to_stop(_: AgentTold) -> None:

@@ -355,9 +355,9 @@ class Recorder(Protocol):
         ...
 
 
-Hearing = Literal["taken", "ended", "mute", "unknown"]
+Hearing = Literal["taken", "ended", "mute", "unknown", "full"]
 """What came of news for an agent: it is durable, and the agent will read it; the agent has ended; it has no
-model of its own that could read it; no such agent is known."""
+model of its own that could read it; no such agent is known; it may have no more agents."""
 
 
 class RunNode(Protocol):

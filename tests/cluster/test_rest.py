@@ -70,6 +70,7 @@ def test_the_openapi_document_has_every_route_with_summary_answers_and_examples(
         ("get", "/agent/{agent_id}"),
         ("get", "/agent/{agent_id}/events"),
         ("post", "/agent/{agent_id}/intervene"),
+        ("post", "/agent/{agent_id}/spawn"),
         ("get", "/policy/grants"),
         ("delete", "/policy/grants/{grant_id}"),
         ("get", "/events"),

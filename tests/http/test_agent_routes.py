@@ -218,9 +218,43 @@ async def test_what_is_unclear_is_refused(world: World, body: dict[str, Any], sa
     await ended(world)
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"task": "birds"}, 400, 'the body must have a "agent", a string'),
+        ({"agent": "search", "task": " "}, 400, '"task" is empty'),
+        ({"agent": "x" * 300, "task": "birds"}, 400, f"starts no agent {'x' * 64}, but: search"),
+        ({"agent": "main", "task": "birds"}, 400, "agent main starts no agent main, but: search"),
+    ],
+)
+async def test_no_agent_is_added_by_an_unclear_request(
+    world: World, body: dict[str, Any], status: int, said: str
+) -> None:
+    answer = await world.http.post(f"/agent/{world.conversation}/spawn", json=body)
+    assert (answer.status_code, said in answer.json()["error"]) == (status, True), answer.text
+    await ended(world)
+
+
+async def test_an_agent_is_added_and_is_in_the_tree(world: World) -> None:
+    search_of(await world.tree(), "cats")
+    added = {"agent": "search", "task": "birds"}
+    url = f"/agent/{world.conversation}/spawn"
+    answer = await world.http.post(url, json=added, headers={"X-User": "ann", "Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()["success"]) == (200, True)
+    again = await world.http.post(url, json=added, headers={"X-User": "ann", "Idempotency-Key": "k"})
+    assert again.status_code == 200
+    tree = await world.tree()
+    birds = tree[search_of(tree, "birds")]
+    assert (birds["parentId"], birds["place"].startswith("0.search@u")) == (world.conversation, True)
+    assert len(tree) == 4
+    async with MeshClient(world.live.url) as client:
+        assert len((await client.add_agent(world.conversation, "search", "fish")).subagents) == 4
+    await ended(world)
+
+
 async def test_unknown_agents_and_odd_queries_are_refused_in_words(world: World) -> None:
-    for method, path in (("GET", "/agent/x"), ("POST", "/agent/x/intervene")):
-        answer = await world.http.request(method, path, json={"status": "deleted"})
+    for method, path in (("GET", "/agent/x"), ("POST", "/agent/x/intervene"), ("POST", "/agent/x/spawn")):
+        answer = await world.http.request(method, path, json={"status": "deleted", "agent": "a", "task": "b"})
         assert (answer.status_code, answer.json()) == (404, {"error": "Not found"})
     for query in ("conversation=x", "all=1", "limit=0", "limit=1001", "cursor=x"):
         answer = await world.http.get(f"/agent/tree?{query}")

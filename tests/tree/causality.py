@@ -143,6 +143,9 @@ def _within(event: AnyEvent, past: Past, root: Plans) -> set[str]:
             return _before_validation(root, event, StepKey(event.step), past) | _judged(root, event, past)
         case AgentStarted(by="map"):
             return set()  # what wrote the list comes before, as an earlier node
+        case AgentStarted(by="person"):
+            told = (e for e in past.values() if isinstance(e, AgentTold) and e.adds is not None)
+            return {next((e.key for e in told if f"{e.step}.{e.adds.handle}" == event.step), NEVER)}
         case AgentStarted():
             call = event.place.begun_in
             assert call is not None
@@ -339,7 +342,7 @@ def _approved(event: AnyEvent, step: str, past: Past) -> set[str]:
 def _agents_around(event: AnyEvent, root: Plans) -> list[Place]:
     """The places of the called and started agents, and of the items of maps, that an event happened in."""
     around = event.place.enclosing if isinstance(event, AgentStarted) else event.place.scopes
-    return [place for place in around if place.begun_in or _is_item(place, root)]
+    return [place for place in around if place.begun_in or place.is_added or _is_item(place, root)]
 
 
 def _is_item(place: Place, root: Plans) -> bool:

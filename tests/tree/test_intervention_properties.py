@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
-from mesh.core.events import AgentTold, AnyEvent, LlmCall, NewsAction, NodeCompleted
+from mesh.core.events import AgentStarted, AgentTold, AnyEvent, LlmCall, NewsAction, NodeCompleted
 from mesh.core.places import ROOT, Place
 from mesh.keeper import event_feeds
 from mesh.keeper.requests import AgentChanges, Intervene, ListAgents
@@ -36,7 +36,7 @@ STEPS = st.lists(
         Step,
         st.integers(0, 8),
         st.integers(0, 7),
-        st.sampled_from(("comment", "modify", "pause", "pause", "resume", "delete")),
+        st.sampled_from(("comment", "modify", "pause", "pause", "resume", "delete", "spawn")),
         st.booleans(),
     ),
     max_size=8,
@@ -87,11 +87,12 @@ class SteeredWorld(World):
             f"words {number}",
             changes,
             step.now,
+            ("one", "two", "deep")[number % 3] if step.action == "spawn" else "",
         )
         if step.action == "resume":
             found.resumed[who.idempotency_key] = len(self.model.requests)
         status, body = await self._surely(lambda: asked)
-        assert status in (200, 409), body
+        assert status in (200, 409) or (status == 400 and asked.adds), body
         if status == 200:
             found.acknowledged[who.idempotency_key] = len(self.model.requests)
 
@@ -172,9 +173,21 @@ def test_what_people_were_told_that_they_have_done_is_done(
             _records_nothing_more(news, found.events)
         if news.action == "pause":
             _begins_nothing_more(news, found)
+        if news.adds is not None:
+            _is_added(news, found.events, is_cancelled=is_cancelled)
     assert all(number == 1 for number in heard.values())
     event(", ".join(sorted({news.action for key in found.acknowledged for news in told[key]})))
     event(f"read by several models: {any(len(of_one) > 1 for of_one in told.values())}")
+
+
+def _is_added(news: AgentTold, events: Sequence[AnyEvent], *, is_cancelled: bool) -> None:
+    """The agent was started with the intervention, and has ended, unless the whole turn was cancelled."""
+    assert news.adds is not None
+    place = f"{news.step}.{news.adds.handle}"
+    (start,) = [e for e in of(AgentStarted, events) if e.step == place]
+    assert start.seq == news.seq + 1
+    around = {each.text for each in start.place.scopes}
+    assert is_cancelled or any(e.step in around for e in of(NodeCompleted, events)), news
 
 
 def _is_inside(news: AgentTold, places: Sequence[Place]) -> bool:

@@ -227,3 +227,16 @@ async def test_a_call_that_was_stopped_is_neither_done_nor_failed(page: Page) ->
         'async (found) => (await import("/static/js/view/words.js")).foundBy(found)', item["found"]
     )
     assert words == "Stopped while it ran: it was cancelled."
+
+
+async def test_an_agent_that_a_person_adds_is_shown_with_what_it_does(page: Page) -> None:
+    place = "0.search@u3"
+    told = event("agent_told", "0", 2, id="i", text="birds", by="ann", action="spawn")
+    start = event("agent_started", place, 3, name="search", kind="llm", by="person", task="birds", id="x")
+    answer = event("llm_call", f"{place}/llm/0", 4, model="m", text="two birds", tool_calls=[])
+    end = event("node_completed", place, 5, name="search", status="completed", text="two birds")
+    turn = (await page.evaluate(FOLD, [said(), told, start, answer, end]))["turns"][0]
+    assert turn["started"]["0"]["completed"] == 1
+    assert turn["nodes"][place]["name"] == "search"
+    (item,) = turn["agents"][place]["items"]
+    assert item["text"]["text"] == "two birds"

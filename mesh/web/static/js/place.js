@@ -2,11 +2,11 @@
 // Places, at which nodes run: "0" is the root, "0.2" its third child, "0.2#3.1" a child of that in its third
 // iteration, "0.1.search@3-0" the agent search, called by the node "0.1" in its step "0.1/tool/3.0", and
 // "0.1.critic@v3-1" the agent critic in "0.1/validation/3.1". "0.1.search@3-0-1" is the second agent that the step
-// "0.1/tool/3.0" started, "0.1.self@3-0-1" the same as a fork of the node "0.1", and "0.2.0#7" item 7 of a map. The
-// rules are those of mesh/core/places.py.
+// "0.1/tool/3.0" started, "0.1.self@3-0-1" the same as a fork of the node "0.1", "0.1.search@u41" one that a person
+// added, and "0.2.0#7" item 7 of a map. The rules are those of mesh/core/places.py.
 
 const ROOT = "0";
-const BEGUN = /^(?:(.*)\.)?([^.@]+)@(v?)(\d+)-(\d+)(?:-(\d+))?$/;
+const BEGUN = /^(?:(.*)\.)?([^.@]+)@(?:(v?)(\d+)-(\d+)(?:-(\d+))?|u\d+)$/;
 const FORK = "self";
 
 /**
@@ -14,7 +14,7 @@ const FORK = "self";
  * that it was forked from.
  * @param {string} place
  */
-export const pathOf = (place) => withoutForks(slotOf(place)).replace(/^.*\.([^.@]+)@v?\d+-\d+(?:-\d+)?/, "$1");
+export const pathOf = (place) => withoutForks(slotOf(place)).replace(/^.*\.([^.@]+)@(?:v?\d+-\d+(?:-\d+)?|u\d+)/, "$1");
 /** @param {string} place */
 const withoutForks = (place) => (place.includes(`${FORK}@`) ? place.split(".").filter((part) => !part.startsWith(`${FORK}@`)).join(".") : place);
 
@@ -40,6 +40,8 @@ export const agentOf = (place) => /^.*@[^.]*/.exec(place)?.[0] ?? ROOT;
  */
 export const agentName = (place) => BEGUN.exec(place)?.[2] ?? "";
 /** @param {string} place */
+export const isAdded = (place) => /@u\d+$/.test(place);
+/** @param {string} place */
 export const isFork = (place) => agentName(place) === FORK && startedIn(place) !== "";
 
 /**
@@ -48,7 +50,7 @@ export const isFork = (place) => agentName(place) === FORK && startedIn(place) !
  */
 export function begunIn(place) {
   const [, above, , mark, answer, index] = BEGUN.exec(place) ?? [];
-  return above ? `${above}/${mark ? "validation" : "tool"}/${answer}.${index}` : "";
+  return above && answer ? `${above}/${mark ? "validation" : "tool"}/${answer}.${index}` : "";
 }
 
 /**
@@ -89,6 +91,8 @@ export function byPlace(a, b) {
  */
 function rank(part) {
   const [, answer, index, among = 0] = /@v?(\d+)-(\d+)(?:-(\d+))?$/.exec(part) ?? [];
+  const added = /@u(\d+)$/.exec(part)?.[1];
+  if (added) return [Number.MAX_SAFE_INTEGER, Number(added), 0];
   const [child, iteration] = part.split("#");
   return answer ? [Number(answer), Number(index), Number(among)] : [Number(iteration ?? 0), Number(child), 0];
 }

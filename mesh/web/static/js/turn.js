@@ -3,7 +3,7 @@
 // much there is in the turn, so the maps of a turn are changed in place. Only the newest state of a turn may be read.
 import { DEFAULT_KIND } from "../approval-kinds.js";
 import * as exact from "./exact-json.js";
-import { agentName, begunIn, byPlace, callOf, isCall, isValidation, parentOf, scopesOf, slotOf, startedIn, toolStep } from "./place.js";
+import { agentName, begunIn, byPlace, callOf, isAdded, isCall, isValidation, parentOf, scopesOf, slotOf, startedIn, toolStep } from "./place.js";
 import { nothing, withPiece } from "./streamed-text.js";
 
 /** @import { Choice } from "../approval-kinds.js" */
@@ -431,7 +431,7 @@ function countWaitingIn(turn, group, place, by) {
  * @type {(turn: Turn, place: string) => string[]}
  */
 function groupsOf(turn, place) {
-  if (turn.nodes.get(place)?.by === "map") return [parentOf(place)];
+  if (turn.nodes.get(place)?.by === "map" || isAdded(place)) return [parentOf(place)];
   const call = startedIn(place);
   return call ? [call, parentOf(place)] : [];
 }
@@ -682,6 +682,7 @@ function reach(turn, place) {
   const newest = turn.newest.get(slot);
   if (newest === undefined || byPlace(newest, place) < 0) turn.newest.set(slot, place);
   if (begun) beginAgent(turn, place, begun);
+  else if (isAdded(place)) beginItem(turn, place);
   else if (above) turn.below.set(slotOf(above), (turn.below.get(slotOf(above)) ?? new Set()).add(slot));
 }
 
