@@ -238,5 +238,4 @@ async def test_an_agent_that_a_person_adds_is_shown_with_what_it_does(page: Page
     turn = (await page.evaluate(FOLD, [said(), told, start, answer, end]))["turns"][0]
     assert turn["started"]["0"]["completed"] == 1
     assert turn["nodes"][place]["name"] == "search"
-    (item,) = turn["agents"][place]["items"]
-    assert item["text"]["text"] == "two birds"
+    assert turn["agents"][place]["steps"] == {place: [f"{place}/llm/0"]}
