@@ -291,11 +291,12 @@ class MeshClient:
         *,
         changes: Mapping[str, Any] | None = None,
         now: bool = False,
+        restart: bool = False,
         key: str = "",
     ) -> AgentView:
         """Steps in with an agent at work, as docs/steer.md says; returns how it stands then. ``text`` is what
-        it is told, or the reason."""
-        body: dict[str, Any] = {"action": action, "now": now}
+        it is told, or the reason. ``restart``: with `modify`, it begins anew."""
+        body: dict[str, Any] = {"action": action, "now": now, **({"restart": True} if restart else {})}
         if text:
             body["text" if action == "comment" else "reason"] = text
         if changes is not None:

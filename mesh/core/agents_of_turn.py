@@ -230,6 +230,10 @@ class AgentsOfTurn:
         known["budget"] = {**agent.budget, **agent.changes.get("budget", {})}
         return {name: known[name] for name in changes if known.get(name)}
 
+    def changes(self, place: str) -> Mapping[str, Any]:
+        """What people have changed of an agent, by name."""
+        return self._by_place[place].changes
+
     def told(self, id: str) -> AgentTold | None:
         """The intervention with this id, if it is journaled in this turn."""
         return self._told.get(id)
@@ -240,10 +244,10 @@ class AgentsOfTurn:
             return False
         return (told.action == "pause") != (told.step in self._held)
 
-    def knows(self, intervention: AgentTold) -> bool:
-        """Whether an intervention, or a copy of it, is journaled in this turn, which may have ended since
-        then."""
-        return intervention.id in self._copies
+    def knows(self, id: str) -> bool:
+        """Whether the intervention with this id, or a copy of it, is journaled in this turn, which may have
+        ended since then."""
+        return id in self._copies
 
     def copies_of(self, intervention: AgentTold) -> Sequence[AgentTold]:
         """What is journaled of an intervention in this turn: itself, or what the models below its node are
@@ -262,6 +266,11 @@ class AgentsOfTurn:
         """How one agent stands; None if the turn has none with this id."""
         agent = self._by_id.get(id)
         return self._shown(agent) if agent else None
+
+    def anew(self, agent: AgentView) -> AgentView | None:
+        """How an agent stands that has begun anew; None if it has not."""
+        again = self._by_place.get(Place(agent.place).anew.text)
+        return self._shown(again) if again else None
 
     def views(self) -> Iterator[AgentView]:
         """How all of them stand, in the order in which they began."""

@@ -215,6 +215,10 @@ class Conversation:
         the turn."""
         return self._open.within(place)
 
+    def done_before(self, place: Place) -> list[StepEvent]:
+        """The claims of an agent, and their results, before it began anew at a place."""
+        return self._open.claimed_before(place)
+
     def has_news(self, since: int, more: Sequence[AnyEvent]) -> bool:
         """Whether there is a decision after event ``since`` that its step has not acted on, neither in the
         journal nor in the ``more`` events that are about to follow."""

@@ -512,7 +512,8 @@ class AgentTold(Event, frozen=True):
     for the node that started or called it. With ``pause``, the agent and all below it begin no further step
     until ``resume``. To ``spawn`` adds an agent (``adds``) to those that it has started, with the ``text`` as
     its task; the `AgentStarted` is in the same append. ``modify`` sets the ``changes``, by name; ``before``
-    are their values before, as far as the journal has them. If it is to act ``now``, a model call that it
+    are their values before, as far as the journal has them. With ``restarts``, the agent ends by that, and
+    begins anew at the place `Place.anew`, in the same append. If it is to act ``now``, a model call that it
     meets is broken off.
 
     ``from_person``: it is an intervention. A person told the agent, ``by`` is the name of the person, as in
@@ -526,6 +527,7 @@ class AgentTold(Event, frozen=True):
     changes: Mapping[str, Any] = {}
     before: Mapping[str, Any] = {}
     adds: AddedAgent | None = None
+    restarts: bool = False
     from_person: bool = False
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
@@ -537,6 +539,8 @@ class AgentTold(Event, frozen=True):
     @property
     def is_read(self) -> bool:
         """Whether a model reads it: then the model is asked once more, if it was about to end."""
+        if self.restarts:
+            return False
         return self.action in ("comment", "spawn") or not SEEN_BY_MODELS.isdisjoint(self.changes)
 
     @property
@@ -548,7 +552,7 @@ class AgentTold(Event, frozen=True):
     def lets_go_on(self) -> bool:
         """Whether an agent that has paused may go on by it: this one, one that has waited for it, or a new
         one."""
-        return self.action in ("resume", "delete", "spawn")
+        return self.stops or self.action in ("resume", "spawn")
 
     def added_to(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """All changes of the agent, with those before: of a budget, each limit is one."""
@@ -567,14 +571,15 @@ class AgentTold(Event, frozen=True):
 
     @property
     def stops(self) -> bool:
-        """Whether it deletes the agent."""
-        return self.action == "delete"
+        """Whether it deletes the agent, or has it begin anew elsewhere."""
+        return self.action == "delete" or self.restarts
 
     @property
     def end_text(self) -> str:
         """The text of the end of an agent that it deletes."""
         by = f" by {self.by or 'a person'}" if self.from_person else ""
-        return f"Deleted{by}: {self.text or 'no reason was given'}"
+        how = "Restarted" if self.restarts else "Deleted"
+        return f"{how}{by}: {self.text or 'no reason was given'}"
 
     @property
     def addressee(self) -> Place:

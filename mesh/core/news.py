@@ -1,19 +1,33 @@
-"""What follows from something that an agent is told: for the models below it, and for an agent that is added.
-Pure.
+"""What follows from something that an agent is told: for the models below it, for an agent that is added, and
+for one that begins anew. Pure.
 
 A comment about a node that has no model is a comment about each node with a model that is at work at its
 place or below. Each gets one of its own, which it reads as any other; the node itself is told nothing.
 """
 
+import json
 from collections.abc import Iterable
 
 import msgspec
 
-from mesh.core.events import AgentStarted, AgentTold, AnyEvent, LlmCall, NodeCompleted, ToolResult
+from mesh.core.events import (
+    AgentStarted,
+    AgentTold,
+    AnyEvent,
+    LlmCall,
+    NodeCompleted,
+    StepEvent,
+    ToolIntent,
+    ToolResult,
+)
 from mesh.core.ids import agent_id
 from mesh.core.places import Place
 
 _OF = "@"
+_MOST_LINES = 50
+"""How many calls an agent is told that has begun anew,"""
+_MOST_LINE = 1_000
+"""and how many characters of each."""
 HAS_MODEL = "llm"
 """The type of the nodes that have a model."""
 
@@ -55,6 +69,59 @@ def start_of(news: AgentTold, conversation_id: str) -> AgentStarted | None:
         task=news.text,
         by="person",
     )
+
+
+def begun_anew(news: AgentTold, start: AgentStarted, conversation_id: str) -> list[StepEvent]:
+    """What follows from news by which the agent that began by ``start`` begins anew: its end, its next start,
+    and what people have changed of it."""
+    place, changes = start.place.anew, dict(news.changes)
+    end = NodeCompleted(
+        turn=news.turn,
+        step=start.step,
+        time=news.time,
+        name=start.name,
+        status="deleted",
+        text=news.end_text,
+    )
+    again = msgspec.structs.replace(
+        start,
+        step=place.text,
+        id=agent_id(conversation_id, news.turn, place),
+        task=changes.pop("task", start.task),
+        metadata=changes.pop("metadata", start.metadata),
+        turn=news.turn,
+        time=news.time,
+        seq=0,
+    )
+    if not changes:
+        return [end, again]
+    kept = msgspec.structs.replace(
+        news, step=place.text, id=f"{news.id}{_OF}{place.text}", changes=changes, before={}, restarts=False
+    )
+    return [end, again, kept]
+
+
+def told_anew(start: AgentStarted, was_told: str, done: Iterable[AnyEvent]) -> str:
+    """What an agent is told that has begun anew by ``start``: its task, which was ``was_told`` before, and
+    what its destructive tools had ``done`` by then: their claims and results."""
+    made: dict[str, ToolIntent] = {}
+    results: dict[str, str] = {}
+    for event in done:
+        if isinstance(event, ToolIntent):
+            made[event.step] = event
+        elif isinstance(event, ToolResult):
+            results[event.step] = event.content
+    lines = [
+        f"- {intent.tool} {json.dumps(intent.arguments, ensure_ascii=False)}: "
+        f"{results.get(step, 'nobody knows what came of it')}"[:_MOST_LINE]
+        for step, intent in made.items()
+    ]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"- and {len(lines) - _MOST_LINES} more"]
+    task = start.task or was_told
+    if not lines:
+        return task
+    return "\n".join([task, "", "[You have begun anew. What was done before stays done:", *lines, "]"])
 
 
 def models_at_work(events: Iterable[AnyEvent], place: Place) -> list[Place]:

@@ -123,6 +123,17 @@ class OpenSteps:
             entry = entry.below.get(part) if entry is not None else None
         return [] if entry is None else [self._counting[number] for number in sorted(entry.all_events())]
 
+    def claimed_before(self, place: Place) -> list[StepEvent]:
+        """The claims, and their results, at the places at which the agent worked that has begun anew at this
+        one. Costs what all claims of the turn are."""
+        found: list[StepEvent] = []
+        for step, claims in self.claims.items():
+            scopes = StepKey(step).place.scopes
+            if any(at != place and at.first == place.first for at in scopes):
+                found += claims
+                found += [self.results[step]] if step in self.results else []
+        return found
+
     def has_news(self, since: int, more: Sequence[AnyEvent]) -> bool:
         """Whether there is a decision after event ``since`` that its step has not acted on, neither here nor
         in the ``more`` events that are about to follow."""

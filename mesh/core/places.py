@@ -8,6 +8,7 @@
                 0.1.search@3-0-1 the second agent that the step 0.1/tool/3.0 started, which is a search
                 0.1.self@3-0-1   the same, but a fork: it is the node 0.1 once more
                 0.1.search@u41   an agent that a person has added to the node 0.1, by about event 41
+                0.1.search@3-0~2 the agent at 0.1.search@3-0, once it has begun anew
                 0.2.0#7          the seventh item of a map
     node path   0.2.1          the node that is there, whatever the iteration: it names the node's actor
                 search.2       the third child of the agent search, wherever it was called
@@ -31,7 +32,7 @@ import msgspec
 
 _INDEX = re.compile(r"\.(\d+)(?=[.#]|$)")
 _ITERATION = re.compile(r"#(\d+)")
-_CALLED = re.compile(r"(?:^|\.)([^.@]+)@(?:(v?)(\d+)-(\d+)(?:-(\d+))?|u\d+)")
+_CALLED = re.compile(r"(?:^|\.)([^.@]+)@(?:(v?)(\d+)-(\d+)(?:-(\d+))?|u\d+)(?:~\d+)?")
 
 FORK = "self"
 """Stands for the name of the agent in the place of a fork. No agent of a config has this name."""
@@ -192,6 +193,27 @@ class Place(msgspec.Struct, frozen=True):
         last = self.text.rpartition(".")[2]
         return _CALLED.fullmatch(last) if "@" in last else None
 
+    @property
+    def first(self) -> "Place":
+        """The place at which the agent began that has begun anew here; of any other, the place itself.
+
+        >>> Place("0.1.search@3-0~2").first.text, Place("0.2.0#7").first.text
+        ('0.1.search@3-0', '0.2.0#7')
+        """
+        first, mark, number = self.text.rpartition("~")
+        return Place(first) if mark and number.isdecimal() else self
+
+    @property
+    def anew(self) -> "Place":
+        """The place of the agent once it has begun anew.
+
+        >>> Place("0.1.search@3-0").anew.text, Place("0.1.search@3-0~2").anew.text
+        ('0.1.search@3-0~2', '0.1.search@3-0~3')
+        """
+        first = self.first
+        number = 1 if first == self else int(self.text.rpartition("~")[2])
+        return Place(f"{first.text}~{number + 1}")
+
     def below(self, outer: "Place") -> str:
         """How it is written as seen from a place around it, which names it there.
 
@@ -285,7 +307,8 @@ class StepKey(msgspec.Struct, frozen=True):
         >>> StepKey("0/limit/max_llm_calls").lets_go_on(branch), StepKey("0/tool/0.0").lets_go_on(branch)
         (True, False)
         """
-        return place.contains(self.place) or (self.is_limit and self.place.contains(place))
+        is_anew = self.text.startswith(f"{place.text}~")  # it belongs to the agent, which has begun anew
+        return is_anew or place.contains(self.place) or (self.is_limit and self.place.contains(place))
 
     def tool_call(self, index: int) -> "StepKey":
         """The key of a tool call, from that of the model call that asked for it. The position in the answer

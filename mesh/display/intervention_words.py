@@ -15,7 +15,7 @@ _SHOWN = {
 
 def in_words(event: AgentTold, by: str) -> str:
     """What one is told, and ``by`` whom, as far as it is known; on one line."""
-    what = _SHOWN.get(event.action, "is stopped")
+    what = "begins anew" if event.restarts else _SHOWN.get(event.action, "is stopped")
     if event.changes:
         what += f" ({', '.join(event.changes)})"
     text = event.text or str(event.changes.get("task", ""))

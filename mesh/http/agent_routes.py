@@ -110,8 +110,14 @@ class AgentRoutes:
         if action in ("pause", "resume"):
             return Intervene(agent_id, caller, action, _reason_in(body), now=now)
         if action == "modify":
-            changes = self._changes_in(body, _older_changes(body) if "action" not in body else None)
-            return Intervene(agent_id, caller, "modify", _reason_in(body), changes, now)
+            restarts = body.get("restart", False)
+            if not isinstance(restarts, bool):
+                raise BadRequest('"restart" must be true or false')
+            older = _older_changes(body) if "action" not in body else None
+            changes = AgentChanges()
+            if not restarts or "changes" in body:
+                changes = self._changes_in(body, older)
+            return Intervene(agent_id, caller, "modify", _reason_in(body), changes, now, restarts=restarts)
         if action != "comment":
             raise BadRequest(_HOW)
         name = "text" if "action" in body else "userComment"

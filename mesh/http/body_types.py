@@ -108,6 +108,7 @@ class InterventionRequest(msgspec.Struct, frozen=True):
         | UnsetType
     ) = UNSET
     changes: Annotated[AgentChanges, Meta(description="of modify: what is changed")] | UnsetType = UNSET
+    restart: Annotated[bool, Meta(description="with modify: the agent begins anew")] = False
     now: Annotated[bool, Meta(description="break off a model call that is under way")] = False
     user_comment: (
         Annotated[str, Meta(min_length=1, description="a comment, as clients of the older form say it")]

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Literal
 from uuid import UUID, uuid5
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.errors import BadRequest, Conflict, NotFound, Unavailable
 from mesh.core.events import AddedAgent, AgentStarted, AgentTold, AnyEvent, NewsAction, NodeCompleted, now
 from mesh.core.ids import new_id
-from mesh.core.news import HAS_MODEL, copy_for, for_models_below, models_at_work, start_of
+from mesh.core.news import HAS_MODEL, begun_anew, copy_for, for_models_below, models_at_work, start_of
 from mesh.core.places import ROOT, Place
 from mesh.keeper.driver import Driver
 from mesh.keeper.loaded_conversation import LoadedConversation
@@ -70,8 +70,12 @@ class Interventions:
         try:
             # One after the other for each agent, as news on its way down may overtake other news.
             async with asyncio.timeout(_WITHIN_S), loaded.intervening(request.agent):
-                if request.action == "delete":
+                if self._is_known(loaded, request):  # the same request came in between
+                    await self._repeat(loaded, request)
+                elif request.action == "delete":
                     await self._delete(loaded, request)
+                elif request.restarts:
+                    await self._restart(loaded, request)
                 else:
                     await self._tell(loaded, request)
         except TimeoutError:
@@ -85,6 +89,11 @@ class Interventions:
                 await self._repeat(loaded, request)
         except TimeoutError:
             raise Unavailable(f"agent {request.agent} takes no news; try again") from None
+
+    def _is_known(self, loaded: LoadedConversation, request: Intervene) -> bool:
+        agents, key = loaded.conversation.agents, request.caller.idempotency_key
+        agent = agents.view(request.agent)
+        return bool(key) and agent is not None and agents.knows(_id(loaded.conversation.id, agent, key))
 
     async def _repeat(self, loaded: LoadedConversation, request: Intervene) -> None:
         agents = loaded.conversation.agents
@@ -205,6 +214,24 @@ class Interventions:
             raise Conflict(f"agent {agent.name} checks an answer, which counts only once it has; {around}")
         await self._hand_down(loaded, told, lambda: [told, _end(agent, told)])
 
+    async def _restart(self, loaded: LoadedConversation, request: Intervene) -> None:
+        agent = _at_work(loaded, request.agent)
+        self._check(loaded, request)
+        if agent.place == ROOT.text:
+            raise Conflict(
+                "the root agent begins anew with the next message: cancel its turn, and send it again"
+            )
+        told, place = self._told(loaded, agent, request), Place(agent.place)
+        changed = loaded.conversation.agents.changes(agent.place)
+        told = structs.replace(told, changes=told.added_to(changed), restarts=True)
+
+        def between_passes() -> list[AnyEvent]:
+            starts = (e for e in loaded.conversation.within(place) if isinstance(e, AgentStarted))
+            start = next(e for e in starts if e.place == place)
+            return [told, *begun_anew(told, start, loaded.conversation.id)]
+
+        await self._hand_down(loaded, told, between_passes)
+
     async def _end_turn(self, loaded: LoadedConversation, turn: int) -> None:
         """Returns when a turn has ended whose root agent is deleted, which the journal says. It ends also if
         nobody waits for that."""
@@ -240,7 +267,7 @@ class Interventions:
                 # With the pass, the reply may have been lost to what the intervention led to.
                 await under_way.over.wait() if heard is None else await loaded.append(())
             # An agent may end right before it takes what was journaled for it.
-            if heard == "taken" or (told.stops and agents.knows(told)):
+            if heard == "taken" or (told.stops and agents.knows(told.id)):
                 return
             if heard is None and _is_taken(loaded, told):
                 return

@@ -577,6 +577,8 @@ class Keeper:
             else:
                 await self._interventions.intervene(loaded, request)
         agent = loaded.conversation.agents.view(request.agent)
+        if agent is not None and request.restarts:
+            agent = loaded.conversation.agents.anew(agent) or agent
         if agent is None:  # of an earlier turn, by now
             return await self._show_agent(ShowAgent(request.agent))
         return AgentReply(as_it_stands(agent, loaded.conversation))

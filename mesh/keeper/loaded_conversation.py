@@ -465,7 +465,8 @@ class LoadedConversation:
             return Restarted(Ack(False))
         # Nothing is awaited from the append to here: the new run is told all that was journaled before it.
         ack = Ack(True, self.audience.is_there, conversation.llm_calls)
-        return Restarted(ack, self._runs.at(place).number, conversation.within(place))
+        done = conversation.done_before(place) if place.first != place else ()
+        return Restarted(ack, self._runs.at(place).number, conversation.within(place), done)
 
     def _may_restart(self, lost: Activation) -> bool:
         """Whether whoever asks for a restart is in force at the place of the parent."""

@@ -200,7 +200,8 @@ class AgentChanges(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 class Intervene(RequestFor[AgentReply], frozen=True, tag=True):
     """A person steps in: see `AgentTold.action`. The ``text`` is what the agent is told, or the reason.
-    ``agent`` is the id of the agent. ``adds`` is the name of the agent that ``spawn`` adds to it."""
+    ``agent`` is the id of the agent. ``restarts``: with what ``modify`` changes, it begins anew. ``adds`` is
+    the name of the agent that ``spawn`` adds to it."""
 
     agent: str
     caller: Caller
@@ -209,6 +210,7 @@ class Intervene(RequestFor[AgentReply], frozen=True, tag=True):
     changes: AgentChanges = AgentChanges()
     now: bool = False
     adds: str = ""
+    restarts: bool = False
 
 
 class ShowAgent(RequestFor[AgentReply], frozen=True, tag=True):

@@ -8,7 +8,7 @@ the node journals, unless somebody waits for it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from itertools import count
 from typing import Any
 
@@ -97,6 +97,11 @@ class AgentSlots:
     def is_queued(self, place: str) -> bool:
         """Whether the agent at a place waits for a slot."""
         return self._taking.get(place) in self._waiting
+
+    @property
+    def working(self) -> Collection[str]:
+        """The places of the agents that have a slot, from here."""
+        return self._working
 
     def is_working(self, place: str) -> bool:
         """Whether the agent at a place has a slot, from here."""

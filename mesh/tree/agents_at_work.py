@@ -204,7 +204,7 @@ class AgentsAtWork:
         if not place.text.startswith(f"{own}."):
             return False
         first = place.text[len(own) + 1 :].partition(".")[0]
-        return f"{own}.{first}" in self._started
+        return Place(f"{own}.{first}").first.text in self._started
 
     # -- starting
 
@@ -363,10 +363,11 @@ class AgentsAtWork:
 
     async def _stop(self, stop: AgentTold) -> None:
         """Ends an agent that a node above has stopped."""
-        if stop.step in self._unended:
-            deleted = self._deleted(self._started[stop.step], stop.end_text)
+        first = stop.place.first.text
+        if first in self._unended:
+            deleted = self._deleted(self._started[first], stop.end_text)
             # Whoever has stopped it does not wait until it runs no more: a tool may take long.
-            self._branches.end_soon(stop.step, _Ended(deleted))
+            self._branches.end_soon(first, _Ended(deleted))
 
     def _delete_all(self, reason: str) -> None:
         for place in [*self._unended]:

@@ -195,7 +195,8 @@ class Branches(Generic[K, T]):
         if step.is_limit:  # it may hold for all of them
             yield from (key for key, branch in self._branches.items() if branch.goes_on(step))
             return
-        yield from (self._at[at.text] for at in step.place.scopes if at.text in self._at)
+        around = (at.first.text for at in step.place.scopes)  # a branch is at the first place of its agent
+        yield from (self._at[at] for at in around if at in self._at)
         yield from (key for key in self._elsewhere if self._branches[key].goes_on(step))
 
 

@@ -41,7 +41,16 @@ from mesh.core.events import (
     Validation,
     now,
 )
-from mesh.core.news import copy_for, for_models_below, is_copy, models_at_work, start_of
+from mesh.core.messages import User
+from mesh.core.news import (
+    begun_anew,
+    copy_for,
+    for_models_below,
+    is_copy,
+    models_at_work,
+    start_of,
+    told_anew,
+)
 from mesh.core.places import Place, StepKey
 from mesh.core.verdict import Verdict
 from mesh.net.backoff import Backoff, Patience
@@ -96,6 +105,9 @@ class _Known:
         self._by_child: dict[str, list[AnyEvent]] = {}
         self._started: dict[str, list[AgentStarted]] = {}  # by the call, in their order
         self._added: dict[str, AgentStarted] = {}  # those that people have added to this node, by place
+        self.anew: dict[
+            str, AgentStarted
+        ] = {}  # the newest start of each that began anew, by its first place
         self._order: dict[str, int] = {}  # by place: which of them it is
         self._told: dict[str, AgentTold] = {}
         self.add(events)
@@ -110,7 +122,7 @@ class _Known:
             if event.step.startswith(self._inside):
                 child = self._child_of(event.node)
                 self._by_child.setdefault(child, []).append(event)
-                if isinstance(event, AgentStarted) and event.by:
+                if isinstance(event, AgentStarted):
                     self._add_start(event)
 
     def of(self, step: StepKey) -> list[AnyEvent]:
@@ -127,6 +139,15 @@ class _Known:
         return [told for told in self._told.values() if place.contains(told.place)]
 
     def _add_start(self, event: AgentStarted) -> None:
+        first = event.place.first
+        if first != event.place:
+            # They come in their order, but one may be handed to this node again.
+            known = self.anew.get(first.text)
+            if known is None or (len(known.step), known.step) < (len(event.step), event.step):
+                self.anew[first.text] = event
+            return
+        if not event.by:
+            return
         if event.place.is_added and event.step.rpartition(".")[0] == self._inside[:-1]:
             self._added.setdefault(event.step, event)
         call = event.place.started_in
@@ -288,8 +309,19 @@ class Steps:
         self._listening = asyncio.Lock()  # one asks the keeper for decisions, for all that wait for them
 
     def known(self, step: StepKey, kind: type[E]) -> E | None:
-        """The latest event of this kind for this step."""
+        """The latest event of this kind for this step. Of an agent that has begun anew, the end is that of
+        the newest start."""
+        if kind is NodeCompleted and self._known.anew:
+            step = self._newest(step.place).step if step.text == step.place.text else step
+        return self._latest(step, kind)
+
+    def _latest(self, step: StepKey, kind: type[E]) -> E | None:
         return next((e for e in reversed(self._known.of(step)) if isinstance(e, kind)), None)
+
+    def _newest(self, place: Place) -> Place:
+        """Where the agent works now that began at a place."""
+        anew = self._known.anew.get(place.first.text)
+        return anew.place if anew else place
 
     def of(self, step: StepKey) -> list[AnyEvent]:
         """All that is known of this step, in its order."""
@@ -317,7 +349,10 @@ class Steps:
         return max(self.turn.llm_calls + self.llm_calls_made, known_to_keeper)
 
     def record(self, step: StepKey, event: E) -> E:
-        """Records an outcome. It is durable when the pass returns, or earlier."""
+        """Records an outcome. It is durable when the pass returns, or earlier. The end of an agent that has
+        begun anew is that of the newest start."""
+        if isinstance(event, NodeCompleted) and self._known.anew:
+            step = self._newest(step.place).step
         stamped = self._stamp(step, event)
         self.llm_calls_made += isinstance(event, LlmCall)
         if isinstance(event, NodeCompleted):
@@ -388,6 +423,7 @@ class Steps:
     async def slot(self, place: Place) -> AsyncIterator[None]:
         """A slot for the started agent, or item of a map, at a place, while it runs. Waits until there is
         one. Raises `Superseded`, `Unavailable`."""
+        place = self._newest(place)
         try:
             if not await self._slots.take(place.text):
                 raise Superseded
@@ -397,7 +433,7 @@ class Steps:
 
     def is_queued(self, place: Place) -> bool:
         """Whether the agent at a place waits for a slot."""
-        return self._slots.is_queued(place.text)
+        return self._slots.is_queued(self._newest(place).text)
 
     @asynccontextmanager
     async def without_slot(self) -> AsyncIterator[None]:
@@ -550,6 +586,53 @@ class Steps:
         journaled it is told, and does not do again. Raises `Superseded` if this node's own run is not in
         force any more, `Unavailable` if the keeper does not answer, and `NodeLost` when that has lasted for
         as long as anybody waits."""
+        if self._newest(turn.place) == turn.place:
+            output = await self._run_at(run, turn)
+        while (place := self._newest(turn.place)) != turn.place:
+            async with self._slot_anew(turn, place):
+                output = await self._run_at(run, await self._begun_anew(turn, place))
+            if self._newest(place) == place:
+                break
+        return output
+
+    @asynccontextmanager
+    async def _slot_anew(self, turn: PassInput, place: Place) -> AsyncIterator[None]:
+        """A slot for an agent that begins anew at a place, if it needs one and this pass has not taken it
+        yet: that of its run before was given back with the end of it."""
+        needs_one = place.text not in self._slots.working and any(
+            Place(each).first == turn.place.first for each in self._slots.working
+        )
+        if not needs_one:
+            yield
+            return
+        async with self.slot(place):
+            yield
+
+    async def _begun_anew(self, turn: PassInput, place: Place) -> PassInput:
+        """The input of an agent that has begun anew at a place, from that of its first start. Raises
+        `Superseded`, `Unavailable`."""
+        start = self._known.anew[place.first.text]
+        at = msgspec.structs.replace(turn, at=place.text, run=self.turn.run, runs={})
+        with self._below.restarting(place):
+            restarted = await self._restart(at)
+        if not await self._slots.keep(at.at):
+            raise Superseded
+        told = told_anew(start, turn.user_message, restarted.done)
+        task = {"task": start.task} if start.task and start.by != "map" else {}
+        return msgspec.structs.replace(
+            at,
+            run=restarted.run,
+            known=self._known.below(place),
+            pending=self._unjournaled,
+            user_message=told,
+            exchange=(*turn.exchange, User(told)) if turn.exchange else (),
+            state={**turn.state, **task},
+            started_at=start.time,
+            decisions_until=self._decisions_until,
+            llm_calls=self.llm_calls,
+        )
+
+    async def _run_at(self, run: RunNode, turn: PassInput) -> PassOutput:
         if self._slots.is_working(turn.at):
             turn = msgspec.structs.replace(turn, slot=turn.at)
         if (deleted := self._deleted(turn.place)) is not None:
@@ -566,11 +649,11 @@ class Steps:
 
     def _deleted(self, place: Place) -> PassOutput | None:
         """How the call of a node ends whose agent a person has deleted; None if nobody has."""
-        stop, end = self.stop_of(place), self.known(place.step, NodeCompleted)
+        stop, end = self.stop_of(place), self._latest(place.step, NodeCompleted)
         if stop is None and (end is None or end.status != "deleted"):
             return None
         if stop is not None and end is None and not place.is_started:
-            self._record_deleted(stop)  # a crash came between the two
+            self._record_stopped(stop)  # a crash came between the two
         return PassOutput("deleted", stop.end_text if stop else end.text if end else "")
 
     async def _run_below(self, run: RunNode, turn: PassInput) -> PassOutput:
@@ -866,13 +949,13 @@ class Steps:
 
     async def _hear_stop(self, stop: AgentTold, is_durable: bool) -> Hearing:
         """Ends an agent that this node has started or called."""
-        if self._is_deleted_by(stop) and self.known(stop.place.step, NodeCompleted):
+        if self._is_deleted_by(stop) and self._latest(stop.place.step, NodeCompleted):
             self._break_off_below(stop)
             return "taken"  # the reply to it was lost
         if problem := self._cannot_hear(stop):
             return problem
-        if not stop.place.is_started:
-            return await self._delete_called(stop, is_durable)
+        if not stop.place.is_started or stop.restarts:
+            return await self._stop_called(stop, is_durable)
         if not is_durable:
             await self._journal(stop)
         self._known.add([stop])
@@ -881,22 +964,29 @@ class Steps:
         await self._send()
         return "taken"
 
-    async def _delete_called(self, stop: AgentTold, is_durable: bool) -> Hearing:
-        """Ends a called agent, or an item of a map: that it ends is known here before anything is awaited, so
-        that an answer that comes now is none."""
+    async def _stop_called(self, stop: AgentTold, is_durable: bool) -> Hearing:
+        """Ends a called agent, or an item of a map, or has any agent begin anew: that it ends is known here
+        before anything is awaited, so that an answer that comes now is none."""
         if not is_durable:
             self._unsent.append(stop)
         self._known.add([stop])
-        self._record_deleted(stop)
+        self._record_stopped(stop)
         self._break_off_below(stop)
         await self._send()
         return "taken"
 
-    def _record_deleted(self, stop: AgentTold) -> None:
-        start = self.known(stop.place.step, AgentStarted)
-        if start is not None and self.known(stop.place.step, NodeCompleted) is None:
+    def _record_stopped(self, stop: AgentTold) -> None:
+        """Records what a stop comes to: that the agent ends, and that it begins anew if it is to."""
+        start = self._latest(stop.place.step, AgentStarted)
+        if start is None or self._latest(stop.place.step, NodeCompleted) is not None:
+            return
+        if not stop.restarts:
             end = NodeCompleted(name=start.name, status="deleted", text=stop.end_text)
             self.record(stop.place.step, end)
+            return
+        events = begun_anew(stop, start, self.turn.conversation_id)
+        self._slots.ended(start.step)
+        self._note([self._stamp(StepKey(event.step), event) for event in events])
 
     def _break_off_below(self, stop: AgentTold) -> None:
         """Ends the call of an agent that is deleted. One that has paused goes on, to end by that."""
@@ -932,7 +1022,7 @@ class Steps:
 
     def _is_deleted_by(self, stop: AgentTold) -> bool:
         """Whether it is this very stop, journaled before, that deletes the agent."""
-        known, end = self.stop_of(stop.place), self.known(stop.place.step, NodeCompleted)
+        known, end = self.stop_of(stop.place), self._latest(stop.place.step, NodeCompleted)
         return known is not None and known.id == stop.id and (end is None or end.status == "deleted")
 
     def _cannot_hear(self, news: AgentTold) -> Hearing | None:
@@ -944,7 +1034,7 @@ class Steps:
         for at in place.scopes:
             if at == self.turn.place:
                 break
-            if at.text in self._returned or self.known(at.step, NodeCompleted):
+            if at.text in self._returned or self._latest(at.step, NodeCompleted):
                 return "ended"
             if at.call and self.known(at.call, ToolResult):
                 return "ended"
@@ -968,7 +1058,7 @@ class Steps:
         if news.stops and news.addressee != self.turn.place:
             # The node that started the agent does not run now, and would end it only when it does: until then
             # a person could decide what the agent asks.
-            self._record_deleted(news)
+            self._record_stopped(news)
         await self._send()
         return None
 

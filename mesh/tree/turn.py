@@ -233,11 +233,13 @@ class ReserveReply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Restarted(msgspec.Struct, frozen=True, omit_defaults=True):
     """The reply to a restart. ``run`` is the run that is now in force at the place and below it, ``events``
-    are the step events journaled there, in their order, as in `PassInput.known`."""
+    are the step events journaled there, in their order, as in `PassInput.known`. ``done`` are the claims, and
+    their results, of the same agent before it began anew at this place."""
 
     ack: Ack
     run: int = 0
     events: Sequence[AnyEvent] = ()
+    done: Sequence[AnyEvent] = ()
 
 
 class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -208,6 +208,8 @@ async def test_the_task_of_an_agent_is_changed_in_the_form_of_older_clients_too(
         ({"action": "modify", "changes": {"budget": {"max_llm_calls": 0}}}, "`int` >= 1"),
         ({"action": "modify", "changes": {"budget": {"max_calls": 1}}}, "max_calls"),
         ({"action": "modify", "changes": {"model": "gpt-0"}}, "no node has the model gpt-0"),
+        ({"action": "modify", "restart": "yes"}, '"restart" must be true or false'),
+        ({"action": "modify", "restart": True, "changes": {}}, '"changes" must have one of task, prompt'),
         ({"action": "modify", "changes": {"prompt": "x" * 999_999}}, '"changes" has more than'),
         ({"userComment": "modify"}, '"changes": Expected `str`, got `null` - at `$.task`'),
     ],
@@ -249,6 +251,19 @@ async def test_an_agent_is_added_and_is_in_the_tree(world: World) -> None:
     assert len(tree) == 4
     async with MeshClient(world.live.url) as client:
         assert len((await client.add_agent(world.conversation, "search", "fish")).subagents) == 4
+    await ended(world)
+
+
+async def test_an_agent_begins_anew_and_the_answer_is_about_that_one(world: World) -> None:
+    agent = search_of(await world.tree(), "cats")
+    asked = {"action": "modify", "restart": True, "changes": {"task": "birds"}, "reason": "no cats"}
+    answer = await world.http.post(f"/agent/{agent}/intervene", json=asked, headers={"X-User": "ann"})
+    shown = answer.json()["agent"]
+    assert (answer.status_code, shown["userContent"], shown["place"]) == (200, "birds", "0.search@0-0-0~2")
+    old = (await world.http.get(f"/agent/{agent}")).json()["agent"]
+    assert (old["status"], old["result"]) == ("deleted", "Restarted by ann: no cats")
+    refused = await world.http.post(f"/agent/{world.conversation}/intervene", json=asked)
+    assert (refused.status_code, "send it again" in refused.json()["error"]) == (409, True)
     await ended(world)
 
 

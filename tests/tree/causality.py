@@ -121,6 +121,12 @@ def excludes(event: AnyEvent, past: Past) -> set[str]:
     return ends | {f"{turn}||{_FINAL}" for turn in range(event.turn + 1)}
 
 
+def _begun_anew(event: AgentStarted, past: Past) -> str:
+    """The intervention by which an agent has begun anew."""
+    told = (e for e in past.values() if isinstance(e, AgentTold) and e.restarts)
+    return next((e.key for e in told if e.place.anew == event.place), NEVER)
+
+
 def _is_in_item(event: AnyEvent, start: AgentStarted) -> bool:
     """Whether an event is in an item of the map that starts this one, and not the start of an item."""
     above = start.step.rpartition(".")[0]
@@ -141,6 +147,8 @@ def _within(event: AnyEvent, past: Past, root: Plans) -> set[str]:
             return {f"{event.turn}|{asked.text}|LlmCall", _started(event, event.place)}
         case Validation() | ApprovalRequired(kind="validation"):
             return _before_validation(root, event, StepKey(event.step), past) | _judged(root, event, past)
+        case AgentStarted() if event.place.first != event.place:
+            return {_begun_anew(event, past)}
         case AgentStarted(by="map"):
             return set()  # what wrote the list comes before, as an earlier node
         case AgentStarted(by="person"):

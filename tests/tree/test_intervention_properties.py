@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ class Step:
     agent: int
     action: NewsAction
     now: bool
+    restarts: bool = False  # with `modify`
 
 
 STEPS = st.lists(
@@ -37,6 +38,7 @@ STEPS = st.lists(
         st.integers(0, 8),
         st.integers(0, 7),
         st.sampled_from(("comment", "modify", "pause", "pause", "resume", "delete", "spawn")),
+        st.booleans(),
         st.booleans(),
     ),
     max_size=8,
@@ -88,6 +90,7 @@ class SteeredWorld(World):
             changes,
             step.now,
             ("one", "two", "deep")[number % 3] if step.action == "spawn" else "",
+            step.restarts and step.action == "modify",
         )
         if step.action == "resume":
             found.resumed[who.idempotency_key] = len(self.model.requests)
@@ -157,7 +160,9 @@ def test_what_people_were_told_that_they_have_done_is_done(
     for each in (each for each in of(AgentTold, found.events) if each.from_person):
         told.setdefault(each.idempotency_key, []).append(each)
     assert all(len({news.place for news in of_one}) == len(of_one) for of_one in told.values())
-    assert all(len(of_one) == 1 or of_one[0].action == "comment" for of_one in told.values())
+    assert all(
+        len(of_one) == 1 or of_one[0].action == "comment" or of_one[0].restarts for of_one in told.values()
+    )
     assert {*found.acknowledged} <= {*told}
     heard = Counter(id for answer in of(LlmCall, found.events) for id in answer.heard)
     deleted = [end.place for end in of(NodeCompleted, found.events) if end.status == "deleted"]
@@ -169,8 +174,10 @@ def test_what_people_were_told_that_they_have_done_is_done(
         if news.is_read and not is_cancelled and of_one:
             # Of several models, one may end just when it is told.
             assert sum(heard[each.id] for each in of_one) >= 1, of_one
-        if news.action == "delete":
+        if news.stops:
             _records_nothing_more(news, found.events)
+        if news.restarts:
+            _begins_anew(news, found.events, is_cancelled=is_cancelled)
         if news.action == "pause":
             _begins_nothing_more(news, found)
         if news.adds is not None:
@@ -188,6 +195,22 @@ def _is_added(news: AgentTold, events: Sequence[AnyEvent], *, is_cancelled: bool
     assert start.seq == news.seq + 1
     around = {each.text for each in start.place.scopes}
     assert is_cancelled or any(e.step in around for e in of(NodeCompleted, events)), news
+
+
+def _begins_anew(news: AgentTold, events: Sequence[AnyEvent], *, is_cancelled: bool) -> None:
+    """The agent was started again with its end, and has ended, unless the whole turn was cancelled."""
+    again = news.place.anew
+    (start,) = [e for e in of(AgentStarted, events) if e.step == again.text]
+    (end,) = [e for e in of(NodeCompleted, events) if e.step == news.step]
+    assert start.seq == end.seq + 1
+    around = {each.text for each in again.scopes} | {each.text for each in _anew_of(again)}
+    assert is_cancelled or any(e.step in around for e in of(NodeCompleted, events)), news
+
+
+def _anew_of(place: Place) -> Iterator[Place]:
+    for _ in range(_MOST_WAITS):
+        place = place.anew
+        yield place
 
 
 def _is_inside(news: AgentTold, places: Sequence[Place]) -> bool:

@@ -3,10 +3,11 @@
 // iteration, "0.1.search@3-0" the agent search, called by the node "0.1" in its step "0.1/tool/3.0", and
 // "0.1.critic@v3-1" the agent critic in "0.1/validation/3.1". "0.1.search@3-0-1" is the second agent that the step
 // "0.1/tool/3.0" started, "0.1.self@3-0-1" the same as a fork of the node "0.1", "0.1.search@u41" one that a person
-// added, and "0.2.0#7" item 7 of a map. The rules are those of mesh/core/places.py.
+// added, "0.2.0#7" item 7 of a map, and "0.2.0#7~2" the same once it has begun anew. The rules are those of
+// mesh/core/places.py.
 
 const ROOT = "0";
-const BEGUN = /^(?:(.*)\.)?([^.@]+)@(?:(v?)(\d+)-(\d+)(?:-(\d+))?|u\d+)$/;
+const BEGUN = /^(?:(.*)\.)?([^.@]+)@(?:(v?)(\d+)-(\d+)(?:-(\d+))?|u\d+)(?:~\d+)?$/;
 const FORK = "self";
 
 /**
@@ -14,7 +15,7 @@ const FORK = "self";
  * that it was forked from.
  * @param {string} place
  */
-export const pathOf = (place) => withoutForks(slotOf(place)).replace(/^.*\.([^.@]+)@(?:v?\d+-\d+(?:-\d+)?|u\d+)/, "$1");
+export const pathOf = (place) => withoutForks(slotOf(place)).replace(/^.*\.([^.@]+)@(?:v?\d+-\d+(?:-\d+)?|u\d+)(?:~\d+)?/, "$1");
 /** @param {string} place */
 const withoutForks = (place) => (place.includes(`${FORK}@`) ? place.split(".").filter((part) => !part.startsWith(`${FORK}@`)).join(".") : place);
 
@@ -22,11 +23,11 @@ const withoutForks = (place) => (place.includes(`${FORK}@`) ? place.split(".").f
  * The place without iterations: one line for all iterations of a node, and one for each call of an agent.
  * @param {string} place
  */
-export const slotOf = (place) => place.replace(/#\d+/g, "");
+export const slotOf = (place) => place.replace(/#\d+(?:~\d+)?/g, "");
 /** @param {string} place */
 export const parentOf = (place) => (place.includes(".") ? place.slice(0, place.lastIndexOf(".")) : "");
 /** @param {string} place */
-export const iterationOf = (place) => Number(/#(\d+)$/.exec(place)?.[1] ?? 0);
+export const iterationOf = (place) => Number(/#(\d+)(?:~\d+)?$/.exec(place)?.[1] ?? 0);
 
 /**
  * The place of the agent in which a place lies: the root, or that of a called or started agent.
@@ -40,7 +41,7 @@ export const agentOf = (place) => /^.*@[^.]*/.exec(place)?.[0] ?? ROOT;
  */
 export const agentName = (place) => BEGUN.exec(place)?.[2] ?? "";
 /** @param {string} place */
-export const isAdded = (place) => /@u\d+$/.test(place);
+export const isAdded = (place) => /@u\d+(?:~\d+)?$/.test(place);
 /** @param {string} place */
 export const isFork = (place) => agentName(place) === FORK && startedIn(place) !== "";
 
@@ -90,8 +91,8 @@ export function byPlace(a, b) {
  * @param {string} part
  */
 function rank(part) {
-  const [, answer, index, among = 0] = /@v?(\d+)-(\d+)(?:-(\d+))?$/.exec(part) ?? [];
-  const added = /@u(\d+)$/.exec(part)?.[1];
+  const [, answer, index, among = 0] = /@v?(\d+)-(\d+)(?:-(\d+))?(?:~\d+)?$/.exec(part) ?? [];
+  const added = /@u(\d+)(?:~\d+)?$/.exec(part)?.[1];
   if (added) return [Number.MAX_SAFE_INTEGER, Number(added), 0];
   const [child, iteration] = part.split("#");
   return answer ? [Number(answer), Number(index), Number(among)] : [Number(iteration ?? 0), Number(child), 0];

@@ -297,7 +297,8 @@ const CHANGES = {
     resume(turn);
   },
   agent_told: (turn, event) => {
-    const { text, by = "", action = "comment", changes = {}, now = false } = event;
+    const { text, by = "", changes = {}, now = false } = event;
+    const action = event.restarts ? "restart" : event.action ?? "comment";
     if (now) breakOff(turn, event.node);
     if (action === "pause") turn.held.add(event.node);
     if (action === "resume") turn.held.delete(event.node);

@@ -17,7 +17,7 @@ export const PHASE = {
 };
 
 /** @type {Record<string, string>} what a person, or an agent, does to one at work */
-export const TOLD = { comment: "Told", modify: "Changed", pause: "Paused", resume: "Resumed", delete: "Stopped", spawn: "Given an agent" };
+export const TOLD = { comment: "Told", modify: "Changed", pause: "Paused", resume: "Resumed", delete: "Stopped", spawn: "Given an agent", restart: "Begun anew" };
 
 /** @type {Record<string, string>} of the run of an agent */
 export const RUN = { running: "running", waiting: "waits for you", completed: "done", failed: "failed", deleted: "deleted", stopped: "stopped" };
