@@ -305,7 +305,7 @@ class MeshClient:
         return self._read(await self._post(path, body, key), _InterventionResponse).agent
 
     async def add_agent(self, agent_id: str, name: str, task: str, *, key: str = "") -> AgentView:
-        """Adds an agent to those that one at work has started, and returns how that one stands then."""
+        """Adds an agent to those that one at work has started, and returns the new one."""
         path = f"/agent/{quote(agent_id, safe='')}/spawn"
         body = {"agent": name, "task": task}
         return self._read(await self._post(path, body, key), _InterventionResponse).agent

@@ -267,10 +267,10 @@ class AgentsOfTurn:
         agent = self._by_id.get(id)
         return self._shown(agent) if agent else None
 
-    def anew(self, agent: AgentView) -> AgentView | None:
-        """How an agent stands that has begun anew; None if it has not."""
-        again = self._by_place.get(Place(agent.place).anew.text)
-        return self._shown(again) if again else None
+    def at(self, place: Place) -> AgentView | None:
+        """How the agent at a place stands; None if there is none."""
+        agent = self._by_place.get(place.text)
+        return self._shown(agent) if agent else None
 
     def views(self) -> Iterator[AgentView]:
         """How all of them stand, in the order in which they began."""

@@ -93,6 +93,20 @@ class AddedAgentRequest(msgspec.Struct, frozen=True):
     task: Annotated[str, Meta(min_length=1, description="what it is to do")]
 
 
+class AgentStreamRequest(msgspec.Struct, frozen=True):
+    """What is said to an agent whose answer is streamed: a prompt, or the newest message of the user."""
+
+    prompt: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
+    messages: Annotated[list[dict[str, Any]], Meta(description="as the AI SDK has them")] | UnsetType = UNSET
+    agent_id: Annotated[str, Meta(description="an agent whose conversation goes on")] | UnsetType = (
+        msgspec.field(default=UNSET, name="agentId")
+    )
+    parent_id: Annotated[str, Meta(description="an agent to which one is added")] | UnsetType = msgspec.field(
+        default=UNSET, name="parentId"
+    )
+    agent: Annotated[str, Meta(description="the name of the agent that is added")] | UnsetType = UNSET
+
+
 class InterventionRequest(msgspec.Struct, frozen=True):
     """What a person does with an agent at work."""
 

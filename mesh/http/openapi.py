@@ -24,6 +24,7 @@ from mesh.http.body_types import (
     AgentBody,
     AgentList,
     AgentMessage,
+    AgentStreamRequest,
     ConversationPage,
     DecisionRequest,
     GrantList,
@@ -120,6 +121,7 @@ _TYPES = (
     InterventionBody,
     InterventionRequest,
     AddedAgentRequest,
+    AgentStreamRequest,
     TreeBody,
     SpendReport,
     SessionBody,
@@ -311,6 +313,7 @@ _MEDIA_EXAMPLES = {
 # What several operations can answer.
 _ERRORS: dict[int, tuple[str, str]] = {
     400: ("Not understood", '"message" is empty'),
+    403: ("A page of another site may have asked", "a GET from here may come from a page of another site"),
     404: ("No such thing", "there is no conversation 'x'"),
     409: ("The conversation is in a state that does not allow this", ""),
     413: ("Too large", "the body is over 1048576 bytes (limits.max_body_bytes)"),
@@ -328,6 +331,10 @@ def _parameter(name: str, where: str = "query", about: str = "", **schema: Any) 
 
 
 _LAST = _parameter("Last-Event-ID", "header", "the stream begins after this event")
+_STREAM_PARAMETERS = (
+    _parameter("protocol", about="ai-sdk: the UI message stream of the AI SDK", enum=["ai-sdk"]),
+    _parameter("Last-Event-ID", "header", "an id that this stream gave: it goes on after that event"),
+)
 _AFTER = _parameter("after", type="integer", minimum=0)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
@@ -435,6 +442,35 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             _parameter("cursor"),
         ),
         errors=(400, 404, *_BUSY),
+    ),
+    ("GET", "/agent/stream"): Operation(
+        "agents at work",
+        "Say something to an agent and read its answer, for an EventSource (Server-Sent Events)",
+        _STREAM,
+        about="Chunks of the answer. 204: all of it was read before",
+        parameters=(
+            _parameter("prompt", about="what is said"),
+            *_STREAM_PARAMETERS,
+            _parameter("agentId", about="an agent whose conversation goes on"),
+            _parameter("parentId", about="an agent to which one is added"),
+            _parameter("agent", about="the name of the agent that is added"),
+        ),
+        errors=(*_BAD, 403, 404, *_BUSY),
+        conflict="conversation … is completed: it takes no more messages",
+    ),
+    ("POST", "/agent/stream"): Operation(
+        "agents at work",
+        "Say something to an agent and read its answer (Server-Sent Events)",
+        _STREAM,
+        about="Chunks of the answer. 204: all of it was read before",
+        takes=AgentStreamRequest,
+        body_examples={
+            "prompt": {"prompt": "list all resources"},
+            "messages": {"messages": [{"role": "user", "parts": [{"type": "text", "text": "go on"}]}]},
+        },
+        parameters=_STREAM_PARAMETERS,
+        errors=(*_BAD, 404, *_BUSY),
+        conflict="conversation … is completed: it takes no more messages",
     ),
     ("GET", "/agent/{agent_id}"): Operation(
         "agents at work",

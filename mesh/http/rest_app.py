@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from mesh.config.model import Config
 from mesh.http.agent_routes import AgentRoutes
+from mesh.http.agent_stream import AgentStream
 from mesh.http.backend import Backend, BoundedBackend
 from mesh.http.events import EventRoutes
 from mesh.http.policy import PolicyRoutes
@@ -21,6 +22,7 @@ def rest_routes(backend: Backend, streams: Streams, config: Config, secret: byte
     return [
         *EventRoutes(backend, streams, config).routes(),
         *PolicyRoutes(backend).routes(),
+        *AgentStream(backend, streams, config, secret).routes(),
         *AgentRoutes(backend, streams, config.limits).routes(),
         *RestApi(backend, streams, config, secret).routes(),
     ]

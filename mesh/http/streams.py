@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, aclosing, closing, contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -88,6 +88,24 @@ def event_frame(event: AnyEvent, conversation_id: str, *, numbered: bool = True)
     return encode(_json(data), event=data["type"], id=number)
 
 
+class Teller(Protocol):
+    """Tells a client of events in a form of its own. ``is_over``: there is no more to tell."""
+
+    is_over: bool
+
+    def begin(self) -> bytes:
+        """What comes before all events."""
+        ...
+
+    def told_of(self, event: AnyEvent) -> bytes:
+        """What is told of an event; it may be nothing."""
+        ...
+
+    def cut_off(self, problem: str) -> bytes:
+        """What is told when nobody knows how it goes on."""
+        ...
+
+
 class Streams:
     """At most ``limit`` streams at a time. A stream counts from before its first request to a keeper until
     its response has ended, so that no more than that are ever open."""
@@ -133,6 +151,24 @@ class Streams:
                 return reply
             watch = Watch(reply.conversation.id, new_id(), reply.seq, turn=reply.turn, wait=False)
             return await self._stream(watch, place, turn_headers(reply.conversation))
+
+    async def told(self, watch: Watch, teller: "Teller", headers: dict[str, str]) -> "EventStream":
+        """The events of a watch in the words of a teller. Raises `MeshError`."""
+        with ExitStack() as place:
+            place.enter_context(self._counted())
+            seen = await self._backend.watch(watch)
+            return EventStream(self._told(watch, seen, teller), place.pop_all(), headers)
+
+    async def _told(self, watch: Watch, seen: WatchedEvents, teller: "Teller") -> AsyncGenerator[bytes, None]:
+        yield _BEGIN + teller.begin()
+        try:
+            async with aclosing(self._watched(watch, seen)) as batches:
+                async for batch in batches:
+                    yield b"".join(map(teller.told_of, batch.events)) or HEARTBEAT
+                    if teller.is_over:
+                        return
+        except MeshError as problem:
+            yield teller.cut_off(str(problem))
 
     async def everything(self, follow: Follow, cursors: list[int]) -> "EventStream":
         """What is journaled from now on, or from where ``cursors`` stand, one for each keeper."""

@@ -314,6 +314,20 @@ def _view(loaded: LoadedConversation, id: str) -> AgentView:
     return found
 
 
+def meant_by(loaded: LoadedConversation, request: Intervene) -> AgentView | None:
+    """The agent that the reply to an intervention is about: the one that was added, or has begun anew, or
+    else the one that was meant. None if it is of an earlier turn."""
+    agents = loaded.conversation.agents
+    agent = agents.view(request.agent)
+    if agent is None or not (request.adds or request.restarts):
+        return agent
+    if request.restarts:
+        return agents.at(Place(agent.place).anew) or agent
+    told = agents.told(_id(loaded.conversation.id, agent, request.caller.idempotency_key))
+    added = agents.at(Place(f"{told.step}.{told.adds.handle}")) if told and told.adds else None
+    return added or agent
+
+
 def _at_work(loaded: LoadedConversation, id: str) -> AgentView:
     """An agent that has not ended. Raises `Conflict`, which says how and when it did, or `NotFound`."""
     agent = _view(loaded, id)

@@ -51,7 +51,7 @@ from mesh.keeper.covered_approvals import CoveredApprovals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
-from mesh.keeper.interventions import Interventions, has_ended
+from mesh.keeper.interventions import Interventions, has_ended, meant_by
 from mesh.keeper.kept_grants import Grants
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
@@ -576,9 +576,7 @@ class Keeper:
                 raise has_ended((await self._show_agent(ShowAgent(request.agent))).agent)
             else:
                 await self._interventions.intervene(loaded, request)
-        agent = loaded.conversation.agents.view(request.agent)
-        if agent is not None and request.restarts:
-            agent = loaded.conversation.agents.anew(agent) or agent
+        agent = meant_by(loaded, request)
         if agent is None:  # of an earlier turn, by now
             return await self._show_agent(ShowAgent(request.agent))
         return AgentReply(as_it_stands(agent, loaded.conversation))

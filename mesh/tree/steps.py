@@ -663,7 +663,7 @@ class Steps:
                 output = await self._below.run(run, turn)
             except Unavailable as problem:
                 output = PassOutput("interrupted", str(problem))
-            self._absorb(output)
+            self._absorb(output, turn.place)
             if output.status in ("completed", "failed", "stopped"):
                 # Until its end is recorded, which takes a moment, nothing else says that it hears no more.
                 self._returned.add(turn.at)
@@ -726,13 +726,20 @@ class Steps:
         inside = f"{child.text}."
         return {at: run for at, run in self._runs_below.items() if at.startswith(inside)}
 
-    def _absorb(self, output: PassOutput) -> None:
+    def _absorb(self, output: PassOutput, place: Place) -> None:
         self.llm_calls_made += output.llm_calls
         sent = [event for event in output.sent if not self._is_known(event)]
         self._known.add(sent)
         self._sent += sent
         self._runs_below |= output.runs
-        self._note(output.events)
+        if self._latest(place.step, NodeCompleted) is None:
+            self._note(output.events)
+        else:  # it was deleted just when it returned: nothing counts there any more but what tools did
+            self._note([event for event in output.events if self._is_truth(event)])
+
+    def _is_truth(self, event: AnyEvent) -> bool:
+        known = self._known.of(StepKey(event.step))
+        return isinstance(event, ToolResult) and any(isinstance(each, ToolIntent) for each in known)
 
     @property
     def decided(self) -> int:

@@ -71,6 +71,8 @@ def test_the_openapi_document_has_every_route_with_summary_answers_and_examples(
         ("get", "/agent/{agent_id}/events"),
         ("post", "/agent/{agent_id}/intervene"),
         ("post", "/agent/{agent_id}/spawn"),
+        ("get", "/agent/stream"),
+        ("post", "/agent/stream"),
         ("get", "/policy/grants"),
         ("delete", "/policy/grants/{grant_id}"),
         ("get", "/events"),

@@ -243,6 +243,7 @@ async def test_an_agent_is_added_and_is_in_the_tree(world: World) -> None:
     url = f"/agent/{world.conversation}/spawn"
     answer = await world.http.post(url, json=added, headers={"X-User": "ann", "Idempotency-Key": "k"})
     assert (answer.status_code, answer.json()["success"]) == (200, True)
+    assert answer.json()["agent"]["userContent"] == "birds"
     again = await world.http.post(url, json=added, headers={"X-User": "ann", "Idempotency-Key": "k"})
     assert again.status_code == 200
     tree = await world.tree()
@@ -250,7 +251,7 @@ async def test_an_agent_is_added_and_is_in_the_tree(world: World) -> None:
     assert (birds["parentId"], birds["place"].startswith("0.search@u")) == (world.conversation, True)
     assert len(tree) == 4
     async with MeshClient(world.live.url) as client:
-        assert len((await client.add_agent(world.conversation, "search", "fish")).subagents) == 4
+        assert (await client.add_agent(world.conversation, "search", "fish")).user_content == "fish"
     await ended(world)
 
 

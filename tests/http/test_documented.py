@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from mesh.http.agent_routes import AgentRoutes
+from mesh.http.agent_stream import AgentStream
 from mesh.http.events import EventRoutes
 from mesh.http.openapi import OPERATIONS
 from mesh.http.policy import PolicyRoutes
@@ -103,6 +104,7 @@ async def test_the_document_has_each_route_of_rest_and_sessions_and_no_other() -
             *RestApi(backend, streams, config, b"secret").routes(),
             *EventRoutes(backend, streams, config).routes(),
             *PolicyRoutes(backend).routes(),
+            *AgentStream(backend, streams, config, b"secret").routes(),
             *AgentRoutes(backend, streams, config.limits).routes(),
             *SessionApi(backend, streams, config, b"secret").routes(),
         ]

@@ -148,9 +148,27 @@ TOLD_WHILE_IT_BEGINS_AGAIN = (
 """A comment for the models below an agent is journaled just when the agent begins again."""
 
 
+DELETED_JUST_WHEN_IT_RETURNS = (
+    Case(told=((3,), (), (), (2, 1)), works={"two": 3, "one": 0, "deep": 0, "boss": 0}),
+    Trouble(frozenset([22]), frozenset([22]), frozenset([22]), (2, 2, 4), True),
+    (
+        Step(7, 2, "modify", True, True),
+        Step(1, 2, "resume", False),
+        Step(0, 3, "comment", True),
+        Step(0, 2, "delete", False),
+        Step(0, 7, "spawn", False),
+        Step(8, 5, "resume", True),
+        Step(3, 6, "modify", True, True),
+        Step(6, 2, "comment", False),
+    ),
+)
+"""What an agent brings that is deleted at this very moment is in one append with its end."""
+
+
 @settings(max_examples=24, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CASES, TROUBLES, STEPS)
 @example(*TOLD_WHILE_IT_BEGINS_AGAIN)
+@example(*DELETED_JUST_WHEN_IT_RETURNS)
 def test_what_people_were_told_that_they_have_done_is_done(
     case: Case, trouble: Trouble, planned: Sequence[Step]
 ) -> None:
