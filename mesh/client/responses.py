@@ -11,7 +11,7 @@ import msgspec
 
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.events import ToolCall
-from mesh.core.view import ConversationSummary
+from mesh.core.view import ConversationSummary, PendingApproval
 
 
 class ConversationPage(msgspec.Struct, frozen=True):
@@ -64,6 +64,23 @@ class ShownAgent(msgspec.Struct, frozen=True):
 
     agent: AgentView
     messages: tuple[ShownMessage, ...] = ()
+
+
+class AgentAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """How an agent has answered, for good or for now. ``finish_reason``: ``stop``, ``error``, ``cancelled``,
+    ``awaiting_user`` or ``paused``. ``response`` is the answer, or what went wrong; ``approvals`` are what
+    people are asked. ``agent_id`` is what the next message of the conversation is sent to."""
+
+    finish_reason: str
+    agent_id: str
+    conversation_id: str
+    response: str = ""
+    approvals: list[PendingApproval] = []
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing follows, whatever anybody does."""
+        return self.finish_reason in ("stop", "error", "cancelled")
 
 
 class AgentsSnapshot(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ import httpx2
 import msgspec
 
 from mesh.client.responses import (
+    AgentAnswer,
     AgentInfo,
     AgentsSnapshot,
     ConversationPage,
@@ -309,6 +310,49 @@ class MeshClient:
         path = f"/agent/{quote(agent_id, safe='')}/spawn"
         body = {"agent": name, "task": task}
         return self._read(await self._post(path, body, key), _InterventionResponse).agent
+
+    async def answers(self, prompt: str, agent_id: str = "") -> AsyncGenerator[AgentAnswer, None]:
+        """Says something to an agent, whose conversation goes on if it has an id, and yields how it has
+        answered: for now, each time that a person is asked or the turn is paused, and then for good. What
+        people are asked is to be decided meanwhile. It reconnects by itself, and starts nothing twice.
+
+        Raises `RequestRefused`, and `MeshUnreachable` as `events` does."""
+        body = {"prompt": prompt, **({"agentId": agent_id} if agent_id else {})}
+        headers = {"Accept": "text/event-stream", "Idempotency-Key": new_key()}
+        patience = Patience(_RETRIES, RETRY_FOR_S)
+        while True:
+            why = "the mesh ended the stream"
+            try:
+                async with aclosing(self._chunks(body, headers)) as stream:
+                    async for answer in stream:
+                        patience = Patience(_RETRIES, RECONNECT_FOR_S)
+                        if answer is not None:
+                            yield answer
+                            if answer.is_last:
+                                return
+            except (httpx2.TransportError, _NotNow) as problem:
+                why = _described(problem)
+            if patience.is_over:
+                raise MeshUnreachable(f"{self._shown_url}: {why}")
+            await asyncio.sleep(patience.next_delay())
+
+    async def _chunks(
+        self, body: dict[str, Any], headers: dict[str, str]
+    ) -> AsyncGenerator[AgentAnswer | None, None]:
+        """Reads `/agent/stream`: yields the answers in it, and None for all else. Where it stands is in the
+        headers."""
+        timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
+        async with self._http.stream(
+            "POST", "/agent/stream", json=body, headers=headers, timeout=timeout
+        ) as response:
+            if response.status_code != 200:
+                await response.aread()
+                raise self._refusal(response)
+            async for event in events_of(response):
+                if event.id:
+                    headers["Last-Event-ID"] = event.id
+                is_answer = event.event == "finish"
+                yield msgspec.json.decode(event.data, type=AgentAnswer) if is_answer else None
 
     async def spend(self, conversation_id: str) -> SpendReport:
         """Returns what a conversation has spent, by agent and by model."""

@@ -138,8 +138,9 @@ class AgentStream:
         is_ai_sdk = _protocol_of(request) == "ai-sdk"
         teller = _AiSdk(at, self._root) if is_ai_sdk else _Plain(at, self._root)
         more = AiSdkParts.HEADERS if is_ai_sdk else {}
-        # All events of the turn: those that the client has say how the agents stand by then.
-        watch = Watch(at.conversation, new_id(), at.before, turn=at.turn, wait=False)
+        # All events of the turn: those that the client has say how the agents stand by then. Who comes again
+        # while a person is asked waits here for what follows.
+        watch = Watch(at.conversation, new_id(), at.before, wait=False)
         return await self._streams.told(watch, teller, {**headers, **more})
 
 
@@ -156,17 +157,20 @@ class _Plain:
         return encode(id=self._at.id)
 
     def told_of(self, event: AnyEvent) -> bytes:
+        if event.turn != self._at.turn or self.is_over:
+            return b""
         chunks = self._chunks.of(event)
-        self.is_over = self._chunks.is_over
         before, has_it = self._at.id, 0 < event.seq <= self._has
         self._at = structs.replace(
             self._at,
             seq=max(event.seq, self._at.seq),
             told=self._at.told if has_it else self._chunks.told,
-            has_ended=self.is_over,
+            has_ended=self._chunks.is_over,
         )
+        self.is_over = self._chunks.is_over
         if has_it or not chunks:
             return b""
+        self.is_over |= isinstance(chunks[-1], FinishChunk)
         # Who was cut off in between gets all of them again.
         *first, last = chunks
         return b"".join(self._frame(chunk, before) for chunk in first) + self._frame(last, self._at.id)
