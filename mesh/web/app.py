@@ -76,6 +76,8 @@ class _Routes:
             Route("/api/conversation", self.create, methods=["POST"]),
             Route("/api/conversation/{id}", self.conversation),
             Route("/api/conversation/{id}/events", self.events),
+            Route("/api/conversation/{id}/agents", self.agents),
+            Route("/api/conversation/{id}/agents/changes", self.agent_changes),
             Route("/api/conversation/{id}/spend", self.spend),
             Route("/api/send", self.send, methods=["POST"]),
             Route("/api/approve", self.approve, methods=["POST"]),
@@ -104,6 +106,18 @@ class _Routes:
 
     async def spend(self, request: Request) -> Response:
         return await self._get(f"/conversations/{_id(request)}/spend")(request)
+
+    async def agents(self, request: Request) -> Response:
+        """The agents of the newest turn, also those that have ended: a page, from the one before on."""
+        params = {"conversation": _id(request), "all": "true"}
+        if cursor := request.query_params.get("cursor", ""):
+            params["cursor"] = cursor
+        headers = forwarded(request.headers)
+        return _passed_on(await self._upstream.request("GET", "/agent/tree", headers=headers, params=params))
+
+    async def agent_changes(self, request: Request) -> Response:
+        """The agents at work, and how they change."""
+        return await self._relayed("/agent/tree", forwarded(request.headers), {"conversation": _id(request)})
 
     async def create(self, request: Request) -> Response:
         read(await self._body(request), CreateConversation)
@@ -138,8 +152,11 @@ class _Routes:
         params = {key: request.query_params[key] for key in ("after",) if key in request.query_params}
         if "last-event-id" in request.headers:
             headers["last-event-id"] = request.headers["last-event-id"]
+        return await self._relayed(f"/conversations/{_id(request)}/events", headers, params)
+
+    async def _relayed(self, path: str, headers: dict[str, str], params: dict[str, str]) -> Response:
         stack = AsyncExitStack()
-        asked = self._upstream.events(f"/conversations/{_id(request)}/events", headers=headers, params=params)
+        asked = self._upstream.events(path, headers=headers, params=params)
         stream = await stack.enter_async_context(asked)
         if isinstance(stream, UpstreamResponse):
             await stack.aclose()

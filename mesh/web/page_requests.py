@@ -53,9 +53,11 @@ class StepIn(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """What a person does with an agent at work: see docs/steer.md."""
 
     agent_id: str
-    action: Literal["comment", "pause", "resume", "delete"]
+    action: Literal["comment", "modify", "pause", "resume", "delete"]
     text: str | msgspec.UnsetType = msgspec.UNSET
     reason: str | msgspec.UnsetType = msgspec.UNSET
+    changes: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    restart: bool = False
 
 
 class CreateConversation(msgspec.Struct, forbid_unknown_fields=True):
@@ -103,7 +105,7 @@ def decision_request(decided: DecideApproval) -> tuple[str, bytes]:
 def intervention_request(step: StepIn) -> tuple[str, bytes]:
     """Path and body of an intervention."""
     given = {key: value for key, value in msgspec.structs.asdict(step).items() if key != "agent_id"}
-    body = {key: value for key, value in given.items() if value is not msgspec.UNSET}
+    body = {key: value for key, value in given.items() if value is not msgspec.UNSET and value is not False}
     return f"/agent/{checked_id(step.agent_id)}/intervene", msgspec.json.encode(body)
 
 

@@ -13,6 +13,11 @@ const RESPONSE_TIMEOUT_MS = 45_000;
  *   remember?: "conversation" | "always", rule?: object, until?: string} | {answer: string}} Decision
  */
 
+/**
+ * What a person does with an agent at work.
+ * @typedef {{action: string, text?: string, reason?: string, changes?: Record<string, string>, restart?: boolean}} Step
+ */
+
 export class ApiError extends Error {
   /**
    * @param {string} message
@@ -56,7 +61,13 @@ export class Api {
   /** @type {(id: string) => Promise<any>} */
   cancel = (id) => this.#post("/api/cancel", { conversation_id: id });
 
-  /** @type {(agent: string, step: {action: string, text?: string, reason?: string}, key: string) => Promise<any>} */
+  /**
+   * The agents of the newest turn, a page of them.
+   * @type {(id: string, cursor: string) => Promise<any>}
+   */
+  agents = (id, cursor) => this.#request(`/api/conversation/${encodeURIComponent(id)}/agents${cursor && `?${new URLSearchParams({ cursor })}`}`);
+
+  /** @type {(agent: string, step: Step, key: string) => Promise<any>} */
   intervene = (agent, step, key) => this.#post("/api/intervene", { agent_id: agent, ...step }, { "Idempotency-Key": key });
 
   /** @type {(id: string) => Promise<any>} */

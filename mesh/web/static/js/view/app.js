@@ -7,6 +7,7 @@ import { Component, html } from "../html.js";
 import { hasModel, namesOf } from "../tree-status.js";
 import { pending, pendingCount } from "../turn.js";
 import { AgentPanel } from "./agent-panel.js";
+import { AgentsAtWork } from "./agents-at-work.js";
 import { Composer } from "./composer.js";
 import { Header } from "./header.js";
 import { Identity } from "./identity.js";
@@ -19,7 +20,10 @@ import { Transcript } from "./transcript.js";
 /** @import { Turn } from "../turn.js" */
 
 /** @typedef {{chat: Chat, directory: Directory, state: State, list: List}} Props */
-/** @typedef {{drawer: "" | "list" | "agent", isAsking: boolean}} OwnState `drawer` is open where the page is narrow */
+/**
+ * `drawer` is open where the page is narrow; that of the agents at work, everywhere.
+ * @typedef {{drawer: "" | "list" | "agent" | "agents", isAsking: boolean}} OwnState
+ */
 
 
 /** @extends {Component<Props, OwnState>} */
@@ -84,7 +88,8 @@ export class App extends Component {
           <${Composer} ...${composing(chat, state, turn)} focusKey=${conversation.id} />
         </main>
         <${AgentPanel} ...${{ tree, turn, names }} calledTrees=${state.calledTrees} tools=${state.tools} problem=${state.treeProblem} isOpen=${drawer === "agent"} close=${this.#close} />
-        ${drawer && html`<div class="veil" onClick=${this.#close}></div>`}
+        ${drawer === "agents" && conversation.id && html`<${AgentsAtWork} key=${conversation.id} api=${chat.api} conversationId=${conversation.id} close=${this.#close} />`}
+        ${drawer && html`<div class=${`veil ${drawer}`} onClick=${this.#close}></div>`}
       </div>
       <p class="hidden" role="status" aria-live="polite">${announcement(turn)}</p>
       ${isAsking && html`<${Identity} api=${chat.api} identify=${identify} close=${() => this.setState({ isAsking: false })} />`}

@@ -40,10 +40,15 @@ export function Header({ conversation, turn, connection, drawer, toggle, identif
       </div>
       ${status && html`<span class=${`badge ${standing}`}>${status}</span>`}
       <span class=${`link-state ${connection.state}`} title=${CONNECTION[connection.state]} aria-label=${CONNECTION[connection.state]} role="img"></span>
-      <button class="icon-button only-medium" onClick=${() => toggle("agent")} aria-label="Agent and tools" aria-expanded=${drawer === "agent"} aria-controls="agent">
+      ${conversation.id && html`
+        <button key="agents" class=${`icon-button ${drawer === "agents" ? "on" : ""}`} onClick=${() => toggle("agents")} aria-label="Agents at work" title="Agents at work" aria-expanded=${drawer === "agents"}>
+          <${Icon} name="agent" />
+        </button>
+      `}
+      <button key="agent" class="icon-button only-medium" onClick=${() => toggle("agent")} aria-label="Agent and tools" aria-expanded=${drawer === "agent"} aria-controls="agent">
         <${Icon} name="tree" />
       </button>
-      <button class=${`icon-button ${hasToken ? "on" : ""}`} onClick=${identify} aria-label="Access token and name" title="Access token and name"><${Icon} name="person" /></button>
+      <button key="identity" class=${`icon-button ${hasToken ? "on" : ""}`} onClick=${identify} aria-label="Access token and name" title="Access token and name"><${Icon} name="person" /></button>
       <${ThemeButton} />
     </header>
   `;
