@@ -4,19 +4,23 @@
                          ▲               └─► paused ─► each approval is decided ─┐
                          └───────────────────────────────────────────────────────┘
 
+While events are printed, a person can type: commands for the turn that runs are run at once, and every other
+line waits in `Chat._next` until the turn has ended.
+
 The event stream is opened before the message is sent, so that no event of the turn is missed. It begins after
 the last event that was printed, so that events of other clients are printed first. Ctrl-C (`Chat.interrupt`)
 asks the mesh to cancel the turn; a second Ctrl-C stops waiting for that.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager
 from enum import IntEnum
 from functools import partial
 
 from mesh.chat.card import place_of
-from mesh.chat.commands import QuitRequested, run_command
+from mesh.chat.commands import QuitRequested, is_for_running_turn, run_command
 from mesh.chat.terminal import CancelRequested, InputEnded, Terminal
 from mesh.chat.transcript import Notice, Transcript
 from mesh.client.conversation_ids import conversation_id as whole_id
@@ -34,6 +38,8 @@ Begin = Callable[[], Awaitable[None]]
 _TURNS_SHOWN = 3
 _MAX_DESCRIPTION = 1_000
 _DECIDED_ELSEWHERE = (404, 409)
+_MOST_WAITING = 20
+_LEAVES = "/quit"
 
 
 class ExitStatus(IntEnum):
@@ -72,6 +78,8 @@ class Chat:
         self._turn: asyncio.Task[ExitStatus] | None = None
         self._is_sent = asyncio.Event()
         self._cancelling: asyncio.Task[None] | None = None
+        self._next: deque[str] = deque()  # lines that wait for the end of the turn
+        self._draft = ""
 
     async def talk(self, conversation_id: str = "") -> None:
         """Takes messages and commands until there are no more, in the given conversation or in a new one."""
@@ -79,9 +87,17 @@ class Chat:
             if conversation_id:
                 await self.resume(conversation_id)
             while True:
-                await self._handle(await self._terminal.message())
+                await self._handle(await self._next_line())
         except (InputEnded, QuitRequested):
             return
+
+    async def _next_line(self) -> str:
+        if self._next:
+            line = self._next.popleft()
+            self.notify(Notice(f"› {clean(line)}", "plain"))
+            return line
+        draft, self._draft = self._draft, ""
+        return await self._terminal.message(draft)
 
     async def _handle(self, line: str) -> None:
         try:
@@ -180,6 +196,9 @@ class Chat:
             status = self._turn.result()
             return ExitStatus.INTERRUPTED if self._cancelling else status
         finally:
+            if self._cancelling:  # what waited was written for a turn that ends by itself
+                self._draft = "\n".join(self._next)
+                self._next.clear()
             tasks = [task for task in (self._turn, self._cancelling) if task is not None]
             self._turn = self._cancelling = None
             for task in tasks:
@@ -232,7 +251,7 @@ class Chat:
             self._is_sent.set()
             if self._is_over:
                 return
-        async with aclosing(self.client.events(self.conversation_id, after)) as stream:
+        async with self._listening(), aclosing(self.client.events(self.conversation_id, after)) as stream:
             async for item in stream:
                 if isinstance(item, Disconnected):
                     self.notify(*([] if lost else [Notice(f"… connection lost ({item.why}); coming back")]))
@@ -248,6 +267,43 @@ class Chat:
                     lost = False
                 if begin is None and self._is_over:
                     return
+
+    @asynccontextmanager
+    async def _listening(self) -> AsyncIterator[None]:
+        """Meanwhile, a person can type. A command that runs at the end is waited for."""
+        over = asyncio.Event()
+        listening = asyncio.create_task(self._listen(over))
+        try:
+            yield
+            over.set()
+            await listening
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _listen(self, until: asyncio.Event) -> None:
+        while True:
+            try:
+                line = await self._terminal.typed(until)
+            except CancelRequested:
+                self.interrupt()
+                continue
+            except InputEnded:
+                line = _LEAVES
+            if line is None:
+                return
+            await self._take(line)
+
+    async def _take(self, line: str) -> None:
+        """Runs a command for the turn that runs, and keeps every other line for after it."""
+        if is_for_running_turn(line):
+            self.notify(Notice(f"› {clean(line)}", "plain"))
+            await self._handle(line)
+        elif len(self._next) >= _MOST_WAITING:
+            self.notify(Notice(f"✗ {_MOST_WAITING} messages wait already; this one does not", "bad"))
+        else:
+            self._next.append(line)
+            self.notify(Notice(f"… waits for the end of the turn: {clean(line)}"))
 
     async def _decide(self, waiting: Sequence[ApprovalRequired]) -> bool:
         """Asks for each decision. Returns False if nobody can decide."""

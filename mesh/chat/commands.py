@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
+from mesh.chat.addressed import addressed
 from mesh.chat.transcript import Notice
 from mesh.client.responses import TreeNode
 from mesh.client.rest import MeshClient
@@ -31,6 +32,10 @@ class CommandContext(Protocol):
 
     async def resume(self, conversation_id: str) -> object:
         """Continues a conversation."""
+        ...
+
+    def interrupt(self) -> bool:
+        """Cancels the turn that runs. Returns False if none does."""
         ...
 
 
@@ -87,7 +92,37 @@ async def _tools(context: CommandContext, _: str) -> None:
         context.notify(Notice("the agent has no tools"))
 
 
-async def _tree(context: CommandContext, _: str) -> None:
+async def _tell(context: CommandContext, line: str) -> None:
+    agent_id, text = await _meant(context, line)
+    if not text:
+        context.notify(Notice("✗ what is to be told? /tell TEXT, or /tell @NAME TEXT", "bad"))
+    elif not agent_id:
+        context.notify(Notice("nobody works that could be told anything"))
+    else:
+        await context.client.intervene(agent_id, "comment", text)
+
+
+async def _stop(context: CommandContext, line: str) -> None:
+    if line.startswith("@"):
+        agent_id, reason = await _meant(context, line)
+        await context.client.intervene(agent_id, "delete", reason)
+    elif line:
+        context.notify(Notice("✗ /stop cancels the turn, and /stop @NAME [REASON] deletes one agent", "bad"))
+    elif not context.interrupt():
+        context.notify(Notice("no turn runs"))
+
+
+async def _meant(context: CommandContext, line: str) -> tuple[str, str]:
+    """Returns the id of the agent that a line is for, and the rest of the line. Without a name it is for the
+    root agent, whose id is that of its conversation. Raises `NotAddressed`."""
+    if not line.startswith("@"):
+        return context.conversation_id, line
+    at_work = await context.client.agents_at_work(context.conversation_id) if context.conversation_id else []
+    agent, rest = addressed(line, at_work)
+    return agent.agent_id, rest
+
+
+async def _nodes(context: CommandContext, _: str) -> None:
     context.notify(*(Notice(line, "plain") for line in _drawn(await context.client.tree())))
 
 
@@ -97,6 +132,7 @@ async def _help(context: CommandContext, _: str) -> None:
         *(Notice(f"  /{name:<{width}}  {what}", "plain") for name, (what, _) in COMMANDS.items()),
         Notice("  Ctrl-C ends the turn, Ctrl-D leaves, Esc Enter begins a line"),
         Notice("  a line with a blank before its / goes to the agent"),
+        Notice("  while a turn runs: a message waits for its end, as commands do that are not about it"),
     )
 
 
@@ -109,10 +145,20 @@ COMMANDS: dict[str, tuple[str, Command]] = {
     "history": ("the messages of this conversation", _history),
     "resume": ("list the last conversations, or continue one", _resume),
     "tools": ("what the agent may use", _tools),
-    "tree": ("the agent's nodes", _tree),
+    "nodes": ("the agent's nodes", _nodes),
+    "tell": ("tell the agent at work something now, or with @NAME another one", _tell),
+    "stop": ("end the turn as Ctrl-C does, or with @NAME [REASON] delete one agent", _stop),
     "help": ("this list", _help),
     "quit": ("leave; the conversation stays", _quit),
 }
+
+_FOR_RUNNING_TURN = {"history", "tools", "nodes", "tell", "stop", "help"}
+
+
+def is_for_running_turn(line: str) -> bool:
+    """Whether a line is a command that is run while a turn runs, or one that does not exist."""
+    name = line[1:].partition(" ")[0]
+    return line.startswith("/") and (name in _FOR_RUNNING_TURN or name not in COMMANDS)
 
 
 def _row(number: int, entry: ConversationSummary) -> Notice:

@@ -24,6 +24,7 @@ from mesh.chat.editor import EditorFailed, edited, editor_of
 from mesh.chat.layout import Layout
 from mesh.chat.terminal import CancelRequested, InputEnded
 from mesh.chat.transcript import Notice, Piece, TranscriptPart
+from mesh.chat.typed_lines import TypedLines, line_keys
 from mesh.chat.whole_approval import MorePreview, all_rows
 from mesh.core.approvals import Decision, kind_of
 from mesh.core.events import ApprovalRequired, Choice
@@ -70,6 +71,11 @@ class InteractiveTerminal:
         self._editor = editor_of(env)
         self._output = PlainTextOutput(sys.stdout) if console.is_dumb_terminal else None
         self._lines = self._session(history=history, key_bindings=_line_keys())
+        meanwhile = self._session(
+            history=history, key_bindings=line_keys(_more_lines()), erase_when_done=True
+        )
+        self._typed = TypedLines(meanwhile, self._hold_back, self._print_held)
+        self._held: list[Piece] | None = None  # what is to be printed once no line is edited
 
     def show(self, parts: Iterable[TranscriptPart]) -> None:
         for part in parts:
@@ -81,22 +87,44 @@ class InteractiveTerminal:
     def end_turn(self) -> None:
         self._print(self._layout.end_turn())
 
+    def _hold_back(self) -> None:
+        self._print(self._layout.end_line())
+        self._held = []
+
+    def _print_held(self) -> None:
+        held, self._held = self._held or [], None
+        self._print(held)
+
     def _print(self, pieces: Iterable[Piece]) -> None:
+        if self._held is not None:
+            self._held += pieces
+            return
         for tone, text in pieces:
             self._console.print(Text(text, _STYLES[tone]), end="", soft_wrap=True)
 
     def _session(self, **more: Any) -> PromptSession[str]:
         return PromptSession(output=self._output, **more)
 
-    async def message(self) -> str:
+    async def message(self, draft: str = "") -> str:
         self._print(self._layout.end_line())
+        draft = "\n".join(filter(None, (draft, self._typed.take_draft())))
         while True:
             try:
-                line = await self._lines.prompt_async(_PROMPT, handle_sigint=False)
+                line = await self._lines.prompt_async(_PROMPT, default=draft, handle_sigint=False)
             except EOFError:
                 raise InputEnded from None
             if line.strip():
                 return line.rstrip()
+            draft = ""
+
+    async def typed(self, until: asyncio.Event) -> str | None:
+        try:
+            line = await self._typed.line(until)
+        except KeyboardInterrupt:
+            raise CancelRequested from None
+        except EOFError:
+            raise InputEnded from None
+        return None if line is None else line.rstrip()
 
     async def decide(self, asked: ApprovalRequired, place: str, more: MorePreview) -> Decision | None:
         self._forget_typed()

@@ -58,7 +58,12 @@ class PipeTerminal:
     def end_turn(self) -> None:
         """See `mesh.chat.terminal.Terminal`."""
 
-    async def message(self) -> str:
+    async def typed(self, until: asyncio.Event) -> str | None:
+        """Returns None, once it may: what a program says is said in turns."""
+        await until.wait()
+        return None
+
+    async def message(self, draft: str = "") -> str:
         """Returns the next line that is not blank. A line over `MAX_LINE` bytes is cut there."""
         while True:
             while self._lines:

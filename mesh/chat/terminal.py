@@ -4,6 +4,7 @@ Above is the chat, which knows turns and approvals. A terminal does not know the
 transcript and returns what was typed.
 """
 
+import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -40,8 +41,14 @@ class Terminal(Protocol):
         """Is called when a turn has ended or is paused."""
         ...
 
-    async def message(self) -> str:
-        """Returns the next message or command. Raises `InputEnded` if there are no more."""
+    async def message(self, draft: str = "") -> str:
+        """Returns the next message or command, which may begin as a draft. Raises `InputEnded` if there are
+        no more."""
+        ...
+
+    async def typed(self, until: asyncio.Event) -> str | None:
+        """Returns the next line that a person types while a turn runs, or None once ``until`` is set. Raises
+        `InputEnded` and `CancelRequested`."""
         ...
 
     async def decide(self, asked: ApprovalRequired, place: str, more: MorePreview) -> Decision | None:

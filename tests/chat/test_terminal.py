@@ -132,7 +132,7 @@ def test_what_was_typed_before_the_question_does_not_answer_it(live: Live, env: 
         screen.wait("reason")
         screen.press("\r")
         screen.wait("⊘")
-        screen.ready()
+        screen.wait("› aaaa")  # it is a line that was begun, and no more
         assert mesh.mesh.ledger.lines == []
 
 
@@ -396,7 +396,7 @@ def test_commands_show_the_tools_the_tree_the_history_and_the_conversations(
         screen.wait("/resume", "/quit", "Ctrl-D leaves")
         screen.say("/tools")
         screen.wait("add   Adds a number.  (asks first)", "look  Shows all numbers.\n")
-        screen.say("/tree")
+        screen.say("/nodes")
         screen.wait("- team (sequential)", "  - writer (llm, scripted)")
         screen.say("/history")
         screen.wait("nothing was said yet")

@@ -1,0 +1,179 @@
+"""A person types while a turn runs: what is for the agents at work reaches them, and the rest waits."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mesh.core.events import LlmCall
+from mesh.llm.port import Llm, LlmRequest
+from tests.chat.screen import CTRL_C, CTRL_D, Screen, chat_env
+from tests.worlds.live import LiveMesh
+from tests.worlds.mesh import ScriptedLlm, calls, says
+from tests.worlds.trees import ByNode, config, llm
+
+Live = Callable[..., LiveMesh]
+
+
+@pytest.fixture
+def live() -> Iterator[Live]:
+    started: list[LiveMesh] = []
+
+    def start(model: Llm, **more: Any) -> LiveMesh:
+        mesh = LiveMesh(model, **more)
+        mesh.__enter__()
+        started.append(mesh)
+        return mesh
+
+    yield start
+    for mesh in started:
+        mesh.__exit__(None, None, None)
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return chat_env(tmp_path)
+
+
+class Held(ScriptedLlm):
+    """A model whose first call waits for an event; each answer is one of ``texts``."""
+
+    def __init__(self, *texts: str) -> None:
+        self.go = asyncio.Event()
+        super().__init__(self._first(texts[0]), *map(says, texts[1:]))
+
+    def _first(self, text: str) -> Callable[[LlmRequest], Any]:
+        async def answer(_: LlmRequest) -> LlmCall:
+            await asyncio.wait_for(self.go.wait(), 60)
+            return says(text)
+
+        return answer
+
+    def read(self, number: int) -> str:
+        """What the model was sent by a call of it."""
+        return str(self.requests[number].messages)
+
+
+def test_what_the_agent_is_told_while_it_works_its_model_reads(live: Live, env: dict[str, str]) -> None:
+    model = Held("Too early.", "With what you said.")
+    mesh = live(model)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("begin")
+        screen.wait_until(lambda: bool(model.requests))
+        screen.press("/tell only the last two years\r")
+        screen.wait("› /tell only the last two years", "▸ is told", ": only the last two years")
+        mesh.call(model.go.set)
+        screen.wait("With what you said.")
+        screen.ready()
+        assert "only the last two years" not in model.read(0)
+        assert "only the last two years" in model.read(1)
+
+
+def test_a_message_typed_while_a_turn_runs_is_sent_after_it(live: Live, env: dict[str, str]) -> None:
+    model = Held("One.", "Two.", "Three.")
+    mesh = live(model)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("first")
+        screen.wait_until(lambda: bool(model.requests))
+        screen.press("sec")
+        screen.wait("next › sec")
+        screen.press("ond\rthird\r")
+        screen.wait("… waits for the end of the turn: second", "… waits for the end of the turn: third")
+        assert len(model.requests) == 1
+        mesh.call(model.go.set)
+        screen.wait("One.\n› second\nTwo.\n› third\nThree.")
+        screen.ready()
+        screen.press("\x1b[A")
+        screen.wait_until(lambda: screen.text.endswith("\n› third"))  # it is in the history
+
+
+def test_an_answer_goes_on_below_a_line_that_is_typed(live: Live, env: dict[str, str]) -> None:
+    model = Held("One.", "Two.")
+    mesh = live(model)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("first")
+        screen.wait_until(lambda: bool(model.requests))
+        screen.press("half a li")
+        screen.wait("next › half a li")
+        mesh.call(model.go.set)
+        screen.wait_until(lambda: screen.text.endswith("One.\n› half a li"))  # and nothing of it is lost
+        screen.press("ne\r")
+        screen.wait("Two.")
+
+
+def test_what_waits_is_not_sent_after_a_turn_that_was_cancelled(live: Live, env: dict[str, str]) -> None:
+    model = Held("Never.", "Now.")
+    mesh = live(model)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("first")
+        screen.wait_until(lambda: bool(model.requests))
+        screen.press("second\r")
+        screen.wait("… waits for the end of the turn: second")
+        screen.press("/stop\r")
+        screen.wait("cancelling", "⊘ Operation cancelled by user.")
+        screen.wait_until(lambda: screen.text.endswith("\n› second"))
+        assert len(model.requests) == 1
+        screen.press("\r")
+        screen.wait("Now.")
+
+
+def test_ctrl_c_clears_a_line_that_is_typed_while_a_turn_runs_and_then_ends_the_turn(
+    live: Live, env: dict[str, str]
+) -> None:
+    model = Held("Never.", "Now.")
+    mesh = live(model)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("first")
+        screen.wait_until(lambda: bool(model.requests))
+        screen.press("no, ")
+        screen.wait("next › no,")
+        screen.press(CTRL_C)
+        screen.wait_until(lambda: "next ›" not in screen.text)
+        assert "cancelling" not in screen.text
+        screen.press(CTRL_C)
+        screen.wait("cancelling", "⊘ Operation cancelled by user.")
+        screen.ready()
+
+
+def test_ctrl_d_while_a_turn_runs_leaves_after_it(live: Live, env: dict[str, str]) -> None:
+    model = Held("Done.")
+    mesh = live(model)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("first")
+        screen.wait_until(lambda: bool(model.requests))
+        screen.press(CTRL_D)
+        screen.wait("… waits for the end of the turn: /quit")
+        mesh.call(model.go.set)
+        screen.wait("Done.", "To continue: mesh chat --url")
+        assert screen.ended() == 0
+
+
+TEAM = config(llm("lead", agents=["left", "right"]), agents=[llm("left"), llm("right")])
+
+
+def siblings(live: Live) -> tuple[ByNode, LiveMesh]:
+    """A lead that calls two agents, whose model calls wait."""
+    both = calls(("left", {"task": "go west"}), ("right", {"task": "go east"}))
+    model = ByNode(lead=[both, says("All done.")])
+    model.gates = {"left": asyncio.Event(), "right": asyncio.Event()}
+    return model, live(model, config=TEAM)
+
+
+def test_one_of_two_siblings_is_deleted_by_its_name_and_the_other_goes_on(
+    live: Live, env: dict[str, str]
+) -> None:
+    model, mesh = siblings(live)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("go")
+        screen.wait_until(lambda: model.asked["left"] == model.asked["right"] == 1)
+        screen.press("/stop @middle\r")
+        screen.wait("✗ no agent @middle is at work; there are: lead")
+        screen.press("/stop @left we have enough\r")
+        screen.wait("✗ left(", "Deleted by", ": we have enough")
+        mesh.call(model.gates["right"].set)
+        screen.wait("All done.")
+        screen.ready()
+        heard = str(model.messages["lead"])
+        assert "Deleted by" in heard and "we have enough" in heard and "right says" in heard
