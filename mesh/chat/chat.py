@@ -121,6 +121,10 @@ class Chat:
     def notify(self, *notes: Notice) -> None:
         self._terminal.show(notes)
 
+    async def watch(self) -> None:
+        """Shows the agents of this conversation, live."""
+        await self._terminal.watch(self.client, self.conversation_id)
+
     @property
     def resume_command(self) -> str:
         """The command that continues this conversation. It is empty before the first message."""

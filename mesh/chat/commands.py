@@ -34,6 +34,10 @@ class CommandContext(Protocol):
         """Continues a conversation."""
         ...
 
+    async def watch(self) -> None:
+        """Shows the agents of this conversation, live."""
+        ...
+
     def interrupt(self) -> bool:
         """Cancels the turn that runs. Returns False if none does."""
         ...
@@ -122,6 +126,13 @@ async def _meant(context: CommandContext, line: str) -> tuple[str, str]:
     return agent.agent_id, rest
 
 
+async def _tree(context: CommandContext, _: str) -> None:
+    if context.conversation_id:
+        await context.watch()
+    else:
+        context.notify(Notice("nothing was said yet"))
+
+
 async def _nodes(context: CommandContext, _: str) -> None:
     context.notify(*(Notice(line, "plain") for line in _drawn(await context.client.tree())))
 
@@ -145,6 +156,7 @@ COMMANDS: dict[str, tuple[str, Command]] = {
     "history": ("the messages of this conversation", _history),
     "resume": ("list the last conversations, or continue one", _resume),
     "tools": ("what the agent may use", _tools),
+    "tree": ("the agents at work, live, with keys to step in", _tree),
     "nodes": ("the agent's nodes", _nodes),
     "tell": ("tell the agent at work something now, or with @NAME another one", _tell),
     "stop": ("end the turn as Ctrl-C does, or with @NAME [REASON] delete one agent", _stop),
@@ -152,7 +164,7 @@ COMMANDS: dict[str, tuple[str, Command]] = {
     "quit": ("leave; the conversation stays", _quit),
 }
 
-_FOR_RUNNING_TURN = {"history", "tools", "nodes", "tell", "stop", "help"}
+_FOR_RUNNING_TURN = {"history", "tools", "nodes", "tree", "tell", "stop", "help"}
 
 
 def is_for_running_turn(line: str) -> bool:

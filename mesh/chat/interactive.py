@@ -22,13 +22,16 @@ from mesh.chat.card import card, keys
 from mesh.chat.card_rows import ScreenSize
 from mesh.chat.editor import EditorFailed, edited, editor_of
 from mesh.chat.layout import Layout
+from mesh.chat.live_tree import LiveTree
 from mesh.chat.terminal import CancelRequested, InputEnded
 from mesh.chat.transcript import Notice, Piece, TranscriptPart
 from mesh.chat.typed_lines import TypedLines, line_keys
 from mesh.chat.whole_approval import MorePreview, all_rows
+from mesh.client.rest import MeshClient
 from mesh.core.approvals import Decision, kind_of
 from mesh.core.events import ApprovalRequired, Choice
 from mesh.core.verdict import Remember
+from mesh.display.agent_trees import as_trees
 from mesh.display.approvals import edited_part, is_prose, with_edited
 from mesh.display.policies import SCOPES
 from mesh.display.text import as_json, clean, one_line
@@ -125,6 +128,17 @@ class InteractiveTerminal:
         except EOFError:
             raise InputEnded from None
         return None if line is None else line.rstrip()
+
+    async def watch(self, client: MeshClient, conversation_id: str) -> None:
+        if self._output is not None:  # a dumb terminal, which cannot be drawn on
+            for tree in as_trees(await client.agents_at_work(conversation_id, ended=True)):
+                self._console.print(tree)
+            return
+        self._hold_back()
+        try:
+            await LiveTree(client, conversation_id, keeps_ended=True).run()
+        finally:
+            self._print_held()
 
     async def decide(self, asked: ApprovalRequired, place: str, more: MorePreview) -> Decision | None:
         self._forget_typed()

@@ -18,6 +18,7 @@ from mesh.chat.transcript import (
     TranscriptPart,
 )
 from mesh.chat.whole_approval import MorePreview
+from mesh.client.rest import MeshClient
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired
 from mesh.journal.portable import Lines
@@ -90,6 +91,9 @@ class PipeTerminal:
         finally:
             loop.remove_reader(self._source)
         return os.read(self._source, _CHUNK)
+
+    async def watch(self, client: MeshClient, conversation_id: str) -> None:
+        """Shows nothing: `mesh tree` is for programs."""
 
     async def decide(self, asked: ApprovalRequired, place: str, more: MorePreview) -> Decision | None:
         return None

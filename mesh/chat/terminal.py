@@ -1,7 +1,7 @@
 """The port to the user of a chat: a person at a terminal, or a program at a pipe.
 
-Above is the chat, which knows turns and approvals. A terminal does not know the mesh: it prints parts of a
-transcript and returns what was typed.
+Above is the chat, which knows turns and approvals. A terminal knows the mesh only where a person watches
+its agents: it prints parts of a transcript and returns what was typed.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from mesh.chat.transcript import TranscriptPart
 from mesh.chat.whole_approval import MorePreview
+from mesh.client.rest import MeshClient
 from mesh.core.approvals import Decision
 from mesh.core.events import ApprovalRequired
 
@@ -49,6 +50,10 @@ class Terminal(Protocol):
     async def typed(self, until: asyncio.Event) -> str | None:
         """Returns the next line that a person types while a turn runs, or None once ``until`` is set. Raises
         `InputEnded` and `CancelRequested`."""
+        ...
+
+    async def watch(self, client: MeshClient, conversation_id: str) -> None:
+        """Shows the agents of a conversation, until the person has seen enough."""
         ...
 
     async def decide(self, asked: ApprovalRequired, place: str, more: MorePreview) -> Decision | None:

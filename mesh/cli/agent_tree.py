@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from mesh.client.responses import AgentsSnapshot
     from mesh.core.agents_of_turn import AgentView
 
 _LOCAL = "http://localhost:8080"
@@ -28,7 +27,7 @@ def tree(
     ] = "",
     all_: Annotated[bool, typer.Option("--all", help="Show the agents that have ended, too.")] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what changes; Ctrl-C stops.")
+        bool, typer.Option("--follow", "-f", help="Go on with what changes, with keys to step in; q stops.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the agents as JSON, by id; with --follow, one a line.")
@@ -78,50 +77,30 @@ async def _agents(url: str, token: str, key: str, conversation: str, *, ended: b
         return await client.agents_at_work(wanted, ended=ended)
 
 
-class _Seen:
-    """The agents that were seen of a stream of them, by id."""
-
-    def __init__(self, *, keeps_ended: bool) -> None:
-        self.agents: dict[str, AgentView] = {}
-        self._keeps_ended = keeps_ended
-
-    def take(self, change: "AgentsSnapshot | AgentView") -> "Iterable[AgentView]":
-        """Takes what is new. Returns the agents that it tells of."""
-        from mesh.client.responses import AgentsSnapshot
-
-        is_whole = isinstance(change, AgentsSnapshot)
-        told = change.agents if isinstance(change, AgentsSnapshot) else {change.agent_id: change}
-        stay = {id: agent for id, agent in self.agents.items() if agent.has_ended or not is_whole}
-        self.agents = {
-            id: agent for id, agent in {**stay, **told}.items() if self._keeps_ended or not agent.has_ended
-        }
-        return told.values()
-
-
 async def _follow(
     url: str, token: str, key: str, conversation: str, *, keeps_ended: bool, as_json: bool
 ) -> None:
-    """Shows the agents as they change: as a tree in a terminal, otherwise each change as a line."""
+    """Shows the agents as they change: in a terminal as a tree with keys, otherwise each change as a line."""
     from contextlib import aclosing
 
-    from rich.console import Console, Group
-    from rich.live import Live
+    from rich.console import Console
 
     from mesh.client.conversation_ids import conversation_id
-    from mesh.display.agent_trees import as_trees
+    from mesh.client.seen_agents import SeenAgents
 
-    seen, draws = _Seen(keeps_ended=keeps_ended), sys.stdout.isatty() and not as_json
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDEST)
+    has_keys = sys.stdin.isatty() and sys.stdout.isatty() and not console.is_dumb_terminal
     async with client_of(url, token, key) as client:
         wanted = await conversation_id(client, conversation, without_secrets(url)) if conversation else ""
-        with Live(console=console, auto_refresh=False) if draws else nullcontext() as live:
-            async with aclosing(client.follow_agents(wanted)) as changes:
-                async for change in changes:
-                    told = seen.take(change)
-                    if live is not None:
-                        live.update(Group(*as_trees(seen.agents.values())), refresh=True)
-                    else:
-                        _print(console, told, as_json=as_json)
+        if has_keys and not as_json:
+            from mesh.chat.live_tree import LiveTree
+
+            await LiveTree(client, wanted, keeps_ended=keeps_ended).run()
+            return
+        seen = SeenAgents(keeps_ended=keeps_ended)
+        async with aclosing(client.follow_agents(wanted)) as changes:
+            async for change in changes:
+                _print(console, seen.take(change), as_json=as_json)
 
 
 def _print(console: "Console", agents: "Iterable[AgentView]", *, as_json: bool) -> None:

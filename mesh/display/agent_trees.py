@@ -21,7 +21,7 @@ def as_trees(agents: Iterable[AgentView]) -> list[Tree]:
     started it. Those that began at the same time are in the order of their places."""
     trees: list[Tree] = []
     nodes: dict[str, Tree] = {}
-    for agent in sorted(agents, key=_order):
+    for agent in sorted(agents, key=by_beginning):
         above = nodes.get(agent.parent_id or "")
         nodes[agent.agent_id] = above.add(as_line(agent)) if above else Tree(as_line(agent))
         if above is None:  # a root agent, or one whose parent has ended
@@ -29,18 +29,16 @@ def as_trees(agents: Iterable[AgentView]) -> list[Tree]:
     return trees
 
 
-def _order(agent: AgentView) -> tuple[str, list[int]]:
+def by_beginning(agent: AgentView) -> tuple[str, list[int]]:
+    """Orders agents by when they began, and then by place."""
     return agent.created_at, [int(number) for number in _NUMBERS.findall(agent.place)]
 
 
 def as_line(agent: AgentView) -> Text:
     """An agent on one line: its name, how it stands, what it does, what it was told, its cost, and its id."""
-    place = Place(agent.place)
-    name = f"item {place.iterations[-1]}: {agent.name}" if place.iterations else agent.name
-    status = agent.detail or _WORDS.get(agent.status, agent.status)
     about = one_line(agent.title or agent.user_content, _MOST_TASK)
-    line = Text(f"{one_line(name, _MOST_TASK)}  ")
-    line.append(status, "yellow" if agent.detail else _STYLES.get(agent.status, "green"))
+    line = Text(f"{one_line(name_of(agent), _MOST_TASK)}  ")
+    line.append(status_of(agent), style_of(agent))
     if agent.activity and not agent.detail:
         line.append(f", {one_line(agent.activity, _MOST_TASK)}", "dim")
     line.append(f"  {about}  ")
@@ -48,3 +46,19 @@ def as_line(agent: AgentView) -> Text:
         line.append(f"${agent.subtree_cost_usd:.4f}  ", "dim")
     line.append(agent.agent_id, "dim")
     return line
+
+
+def name_of(agent: AgentView) -> str:
+    """The name of an agent, with the number of an item of a map."""
+    place = Place(agent.place)
+    return f"item {place.iterations[-1]}: {agent.name}" if place.iterations else agent.name
+
+
+def status_of(agent: AgentView) -> str:
+    """How an agent stands, in words."""
+    return agent.detail or _WORDS.get(agent.status, agent.status)
+
+
+def style_of(agent: AgentView) -> str:
+    """The style in which it is shown how an agent stands."""
+    return "yellow" if agent.detail else _STYLES.get(agent.status, "green")

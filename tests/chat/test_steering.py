@@ -9,12 +9,13 @@ import pytest
 
 from mesh.core.events import LlmCall
 from mesh.llm.port import Llm, LlmRequest
-from tests.chat.screen import CTRL_C, CTRL_D, Screen, chat_env
+from tests.chat.screen import CTRL_C, CTRL_D, ESC, Screen, chat_env
 from tests.worlds.live import LiveMesh
 from tests.worlds.mesh import ScriptedLlm, calls, says
 from tests.worlds.trees import ByNode, config, llm
 
 Live = Callable[..., LiveMesh]
+UP, DOWN, RIGHT, LEFT, END = "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[F"
 
 
 @pytest.fixture
@@ -177,3 +178,93 @@ def test_one_of_two_siblings_is_deleted_by_its_name_and_the_other_goes_on(
         screen.ready()
         heard = str(model.messages["lead"])
         assert "Deleted by" in heard and "we have enough" in heard and "right says" in heard
+
+
+def row_of(screen: Screen, name: str) -> str:
+    """The row of an agent in the tree."""
+    return next((row for row in screen.text.splitlines() if name in row), "")
+
+
+def test_the_tree_shows_how_each_agent_stands_and_keys_step_in(live: Live, env: dict[str, str]) -> None:
+    model, mesh = siblings(live)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("go")
+        screen.wait_until(lambda: model.asked["left"] == model.asked["right"] == 1)
+        screen.press("/tree\r")
+        screen.wait("3 agents at work", "▾ lead  running", "left  running", "right  running", "q back")
+        screen.press(f"{DOWN}{DOWN}")
+        first = screen.text.index("left  running") < screen.text.index("right  running")
+        name, other = ("right", "left") if first else ("left", "right")
+        screen.press("p")
+        screen.wait_until(lambda: "paused" in row_of(screen, f"{name}  "))
+        assert "running" in row_of(screen, f"{other}  ")
+        screen.press("p")
+        screen.wait_until(lambda: "running" in row_of(screen, f"{name}  "))
+        screen.press("c")
+        screen.wait(f"tell {name}:")
+        screen.press("mind the gap\r")
+        screen.wait("q back")
+        screen.press(f"{UP}d")
+        screen.wait(f"delete {other}? Enter, or a reason first")
+        screen.press("enough\r")
+        screen.wait_until(lambda: "deleted" in row_of(screen, f"{other}  "))
+        screen.press("p")
+        screen.wait(f"✗ agent {other} was deleted")  # why it is refused
+        screen.press("q")
+        screen.wait("▸ is told", "mind the gap")  # what was printed meanwhile
+        mesh.call(model.gates[name].set)
+        screen.wait("All done.")
+        screen.ready()
+        assert "mind the gap" in str(model.messages[name])
+        assert "enough" in str(model.messages["lead"])
+
+
+def test_deleting_an_agent_says_what_goes_with_it_and_escape_leaves_it(
+    live: Live, env: dict[str, str]
+) -> None:
+    model, mesh = siblings(live)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("go")
+        screen.wait_until(lambda: model.asked["left"] == model.asked["right"] == 1)
+        screen.press("/tree\r")
+        screen.wait("3 agents at work")
+        screen.press("d")
+        screen.wait("delete lead and the 2 at work below it (", "left", "right")
+        screen.press(ESC)
+        screen.wait("q back")
+        screen.press("q")
+        for gate in model.gates.values():
+            mesh.call(gate.set)
+        screen.wait("All done.")
+
+
+def test_the_tree_shows_two_hundred_agents_and_folds_them(live: Live, env: dict[str, str]) -> None:
+    tasks = [{"agent": "search", "task": f"task number {n}"} for n in range(200)]
+    model = ByNode(lead=[calls(("spawn", {"agents": tasks})), calls(("wait", {})), says("All done.")])
+    model.gates = {"search": asyncio.Event()}
+    lead = llm("lead", agents=["search"], spawn={})
+    mesh = live(
+        model,
+        config=config(
+            lead, agents=[llm("search")], limits={"agents_at_once": 200}, budget={"max_agents": 300}
+        ),
+    )
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("go")
+        screen.wait_until(lambda: model.asked["search"] == 200)
+        screen.press("/tree\r")
+        screen.wait("201 agents at work", "▾ lead", "task number 0 ")
+        assert "task number 199 " not in screen.text  # only as many as fit
+        screen.press(END)
+        screen.wait("task number 199 ")
+        screen.press(LEFT)  # to the one above
+        screen.wait("▾ lead")
+        screen.press(LEFT)
+        screen.wait("▸ lead")
+        screen.wait_until(lambda: "search" not in screen.text)
+        screen.press(RIGHT)
+        screen.wait("task number 0 ")
+        screen.press("q")
+        mesh.call(model.gates["search"].set)
+        screen.wait("All done.")
+        screen.ready()

@@ -1,0 +1,24 @@
+"""The agents that `MeshClient.follow_agents` has told of, up to date. Pure."""
+
+from collections.abc import Iterable
+
+from mesh.client.responses import AgentsSnapshot
+from mesh.core.agents_of_turn import AgentView
+
+
+class SeenAgents:
+    """The agents that were seen of a stream of them, by id; ``keeps_ended``: also those that have ended."""
+
+    def __init__(self, *, keeps_ended: bool) -> None:
+        self.agents: dict[str, AgentView] = {}
+        self._keeps_ended = keeps_ended
+
+    def take(self, change: AgentsSnapshot | AgentView) -> Iterable[AgentView]:
+        """Takes what is new. Returns the agents that it tells of."""
+        is_whole = isinstance(change, AgentsSnapshot)
+        told = change.agents if isinstance(change, AgentsSnapshot) else {change.agent_id: change}
+        stay = {id: agent for id, agent in self.agents.items() if agent.has_ended or not is_whole}
+        self.agents = {
+            id: agent for id, agent in {**stay, **told}.items() if self._keeps_ended or not agent.has_ended
+        }
+        return told.values()
