@@ -4,6 +4,7 @@ supported."""
 import asyncio
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from datetime import datetime
@@ -56,6 +57,8 @@ _LEAST_PAGE = 5
 _EDITS = "{what} (Enter: approve, Ctrl-C: back): "
 _ADDS = "the rule that is added {scope} (Enter: {enter}, Ctrl-C: back): "
 _ENDS = "until when, such as 2030-01-31 18:00 (Enter alone: for good, Ctrl-C: back): "
+_MOST_HELD = 20_000
+"""How many pieces of text are held back while a line or the tree is on the screen."""
 _SKIPPED = "the person skipped the question"
 
 
@@ -78,7 +81,7 @@ class InteractiveTerminal:
             history=history, key_bindings=line_keys(_more_lines()), erase_when_done=True
         )
         self._typed = TypedLines(meanwhile, self._hold_back, self._print_held)
-        self._held: list[Piece] | None = None  # what is to be printed once no line is edited
+        self._held: deque[Piece] | None = None  # what is to be printed once the screen is free
 
     def show(self, parts: Iterable[TranscriptPart]) -> None:
         for part in parts:
@@ -92,10 +95,12 @@ class InteractiveTerminal:
 
     def _hold_back(self) -> None:
         self._print(self._layout.end_line())
-        self._held = []
+        self._held = deque(maxlen=_MOST_HELD)
 
     def _print_held(self) -> None:
-        held, self._held = self._held or [], None
+        held, self._held = self._held or (), None
+        if len(held) == _MOST_HELD:
+            self._print([("dim", "… much was said meanwhile, and this is the end of it\n")])
         self._print(held)
 
     def _print(self, pieces: Iterable[Piece]) -> None:

@@ -53,6 +53,7 @@ class LiveTree:
         self._keeps_ended = keeps_ended
         self._seen = SeenAgents(keeps_ended=keeps_ended)
         self._outline = AgentOutline()
+        self._is_stale = False
         self._said = ""  # what went wrong with the last key, or what came of it
         self._line = Buffer(multiline=False, accept_handler=self._accept)
         self._question = ""
@@ -85,7 +86,7 @@ class LiveTree:
 
     def _take(self, change: AgentsSnapshot | AgentView) -> None:
         self._seen.take(change)
-        self._outline.show(self._seen.agents)
+        self._is_stale = True  # many changes are drawn at once
         self._app.invalidate()
 
     def _application(self) -> Application[None]:
@@ -154,11 +155,14 @@ class LiveTree:
         agents = self._seen.agents.values()
         at_work = sum(not agent.has_ended for agent in agents)
         waiting = sum(agent.status == "awaiting_user" for agent in agents)
-        waits = f", {waiting:,} wait for a person" if waiting else ""
-        return [("bold", f"{at_work:,} agents at work{waits}")]
+        waits = f", {waiting:,} {'waits' if waiting == 1 else 'wait'} for a person" if waiting else ""
+        return [("bold", f"{at_work:,} {'agent' if at_work == 1 else 'agents'} at work{waits}")]
 
     def _rows(self) -> StyleAndTextTuples:
         width, now = self._app.output.get_size().columns, datetime.now(UTC)
+        if self._is_stale:
+            self._outline.show(dict(self._seen.agents))
+            self._is_stale = False
         shown: StyleAndTextTuples = []
         for row, is_selected in self._outline.page(self._height()):
             shown += _styled(row, width, now, "reverse" if is_selected else "")

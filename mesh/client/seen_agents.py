@@ -15,10 +15,14 @@ class SeenAgents:
 
     def take(self, change: AgentsSnapshot | AgentView) -> Iterable[AgentView]:
         """Takes what is new. Returns the agents that it tells of."""
-        is_whole = isinstance(change, AgentsSnapshot)
-        told = change.agents if isinstance(change, AgentsSnapshot) else {change.agent_id: change}
-        stay = {id: agent for id, agent in self.agents.items() if agent.has_ended or not is_whole}
-        self.agents = {
-            id: agent for id, agent in {**stay, **told}.items() if self._keeps_ended or not agent.has_ended
-        }
-        return told.values()
+        if isinstance(change, AgentsSnapshot):
+            ended = {id: agent for id, agent in self.agents.items() if agent.has_ended}
+            self.agents = {**ended, **change.agents}
+            told = list(change.agents.values())
+        else:
+            self.agents[change.agent_id] = change
+            told = [change]
+        for agent in told:
+            if agent.has_ended and not self._keeps_ended:
+                del self.agents[agent.agent_id]
+        return told

@@ -42,12 +42,14 @@ class _Answering(pyte.Screen):
 
 
 class Screen:
-    """A running chat. Every wait has a deadline, and fails with what is on the screen."""
+    """A running chat, or another command. Every wait has a deadline, and fails with what is on the screen."""
 
-    def __init__(self, *arguments: object, env: Mapping[str, str], cwd: Path | None = None) -> None:
+    def __init__(
+        self, *arguments: object, env: Mapping[str, str], cwd: Path | None = None, command: str = "chat"
+    ) -> None:
         self._child = pexpect.spawn(
             str(MESH),
-            ["chat", *map(str, arguments)],
+            [command, *map(str, arguments)],
             env=dict(env),
             cwd=cwd and str(cwd),
             encoding="utf-8",

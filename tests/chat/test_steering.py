@@ -12,7 +12,7 @@ from mesh.llm.port import Llm, LlmRequest
 from tests.chat.screen import CTRL_C, CTRL_D, ESC, Screen, chat_env
 from tests.worlds.live import LiveMesh
 from tests.worlds.mesh import ScriptedLlm, calls, says
-from tests.worlds.trees import ByNode, config, llm
+from tests.worlds.trees import ByNode, add, config, llm
 
 Live = Callable[..., LiveMesh]
 UP, DOWN, RIGHT, LEFT, END = "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[F"
@@ -154,10 +154,10 @@ def test_ctrl_d_while_a_turn_runs_leaves_after_it(live: Live, env: dict[str, str
 TEAM = config(llm("lead", agents=["left", "right"]), agents=[llm("left"), llm("right")])
 
 
-def siblings(live: Live) -> tuple[ByNode, LiveMesh]:
+def siblings(live: Live, **script: list[LlmCall]) -> tuple[ByNode, LiveMesh]:
     """A lead that calls two agents, whose model calls wait."""
     both = calls(("left", {"task": "go west"}), ("right", {"task": "go east"}))
-    model = ByNode(lead=[both, says("All done.")])
+    model = ByNode(lead=[both, says("All done.")], **script)
     model.gates = {"left": asyncio.Event(), "right": asyncio.Event()}
     return model, live(model, config=TEAM)
 
@@ -268,3 +268,42 @@ def test_the_tree_shows_two_hundred_agents_and_folds_them(live: Live, env: dict[
         mesh.call(model.gates["search"].set)
         screen.wait("All done.")
         screen.ready()
+
+
+def test_the_tree_finds_who_waits_for_a_person_who_is_asked_after_it(live: Live, env: dict[str, str]) -> None:
+    model, mesh = siblings(live, left=[add(3), says("Left is done.")])
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("go")
+        screen.wait_until(lambda: model.asked["left"] == model.asked["right"] == 1)
+        screen.press("/tree\r")
+        screen.wait("3 agents at work")
+        screen.press("w")
+        screen.wait("nobody waits for a person")
+        mesh.call(model.gates["left"].set)
+        screen.wait("3 agents at work, 1 waits for a person", "left  asks a person")
+        screen.press("wm")
+        screen.wait("new task of left:")
+        screen.press("Add four.\r")
+        screen.wait("q back")
+        mesh.call(model.gates["right"].set)
+        screen.press("q")
+        screen.asked()
+        screen.press("a")
+        screen.wait("✓ add(n=3)", "All done.")
+        assert mesh.mesh.ledger.lines == ["add 3"]
+        assert "Add four." in str(model.messages["left"])
+
+
+def test_mesh_tree_has_the_same_keys(live: Live, env: dict[str, str]) -> None:
+    model, mesh = siblings(live)
+    with Screen("--url", mesh.url, env=env) as chat:
+        chat.say("go")
+        chat.wait_until(lambda: model.asked["left"] == model.asked["right"] == 1)
+        with Screen("--follow", "--url", mesh.url, env=env, command="tree") as tree:
+            tree.wait("3 agents at work", "left  running")
+            tree.press("dwe have enough\r")
+            chat.wait("⊘")
+            tree.wait("0 agents at work")
+            tree.press("q")
+            assert tree.ended() == 0
+        chat.ready()
