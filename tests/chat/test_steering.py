@@ -307,3 +307,44 @@ def test_mesh_tree_has_the_same_keys(live: Live, env: dict[str, str]) -> None:
             tree.press("q")
             assert tree.ended() == 0
         chat.ready()
+
+
+def test_lines_that_are_pasted_while_a_turn_runs_are_one_message(live: Live, env: dict[str, str]) -> None:
+    model = Held("One.", "Two.")
+    mesh = live(model)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("first")
+        screen.wait_until(lambda: bool(model.requests))
+        screen.press("\x1b[200~second\nthird\x1b[201~")
+        screen.wait("next › second")
+        screen.press("\r")
+        screen.wait("… waits for the end of the turn: second")
+        mesh.call(model.go.set)
+        screen.wait("Two.")
+        screen.ready()
+        assert len(model.requests) == 2
+        assert "second\\nthird" in model.read(1)
+
+
+def test_a_line_that_is_begun_is_kept_while_a_question_is_answered(live: Live, env: dict[str, str]) -> None:
+    model = Held("", "Added.")
+    wait = model.answers[0]
+
+    async def asks(request: LlmRequest) -> LlmCall:
+        assert callable(wait)
+        await wait(request)
+        return add(3)
+
+    model.answers[0] = asks
+    mesh = live(model)
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("add 3")
+        screen.wait_until(lambda: bool(model.requests))
+        screen.press("and then")
+        screen.wait("next › and then")
+        mesh.call(model.go.set)
+        screen.asked()
+        screen.press("a")
+        screen.wait("Added.")
+        screen.wait_until(lambda: screen.text.endswith("› and then"))
+        assert mesh.mesh.ledger.lines == ["add 3"]
