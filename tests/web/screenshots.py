@@ -21,6 +21,7 @@ from tests.web.world import WITHIN_MS, Cast, Gate, Person, serving
 from tests.worlds.edits import POLICY, Edits
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import calls, says
+from tests.worlds.trees import ByNode, config, llm
 
 FOLDER = Path(__file__).parents[2] / "docs/screenshots"
 DESKTOP, TALL, PHONE, DIFF = (
@@ -76,6 +77,29 @@ agents:
   - {name: analyst, type: llm, prompt: analyst, description: Reckons with what was found.}
 agent: {name: research, type: llm, prompt: research, agents: [search, analyst]}
 """
+TASKS = [
+    ("search", "Museums"),
+    ("search", "Cafés with a view"),
+    ("porter", "Luggage for the hotel"),
+    ("weather", "Rain on Saturday"),
+    ("critic", "What would annoy a guest?"),
+    ("editor", "The printed edition"),
+]
+WAIT = calls(("wait", {}))
+AGENTS = ("search", "porter", "weather", "critic", "editor")
+GUIDE = config(
+    llm("guide", agents=[*AGENTS], spawn={}),
+    name="guide",
+    agents=[
+        llm(
+            name,
+            "{task}",
+            description="Helps.",
+            **({"agents": ["search"], "spawn": {}} if name == "editor" else {}),
+        )
+        for name in AGENTS
+    ],
+)
 FOUND = "The city had **1,201,000** inhabitants at the last count, 3 % more than five years before."
 FINDING = "The network has 78 stations and 3 lines; the newest one …"
 ASKED = calls(
@@ -284,6 +308,28 @@ async def change(browser: Browser, name: str, *, is_split: bool = False, **optio
         await taken(person, name)
 
 
+async def at_work(browser: Browser, name: str, **options: Any) -> None:
+    """Agents that a lead has started, in the panel with the timeline; one is about to be told something."""
+    model = ByNode(
+        guide=[calls(("spawn", {"agents": [{"agent": a, "task": t, "title": t} for a, t in TASKS]})), WAIT],
+        porter=[calls(("add", {"n": 42}))],
+        editor=[calls(("spawn", {"agents": [{"agent": "search", "task": "Opening hours"}]})), WAIT],
+    )
+    model.gates["search"] = model.gates["critic"] = asyncio.Event()
+    async with before(browser, model, GUIDE, **options) as (_, person):
+        await person.say("Write a guide to Lisbon for a rainy weekend.")
+        await person.page.get_by_role("button", name="Agents at work", exact=True).click()
+        panel = person.page.get_by_role("complementary", name="Agents at work")
+        await expect(panel.get_by_role("treeitem")).to_have_count(8, timeout=WITHIN_MS)
+        await expect(panel).to_contain_text("1 waits", timeout=WITHIN_MS)
+        await panel.get_by_role("button", name="Timeline").click()
+        row = panel.get_by_role("treeitem", name="search, running, Museums")
+        await row.click()
+        await row.get_by_role("button", name="Comment on search").click()
+        await panel.get_by_role("textbox", name="Comment").fill("Only what is open on Sundays.")
+        await taken(person, name)
+
+
 async def taken(person: Person, name: str) -> None:
     """The picture, when what moves has come to rest."""
     file = Path(sys.argv[1] if len(sys.argv) > 1 else FOLDER) / f"{name}.png"
@@ -303,6 +349,7 @@ async def main() -> None:
         await called(browser, "web-agents", viewport=TALL)
         await checked(browser, "web-validation", viewport=TALL)
         await change(browser, "web-diff", viewport=DIFF)
+        await at_work(browser, "web-at-work", viewport=DESKTOP)
         await change(browser, "web-diff-split", is_split=True, viewport=TALL, color_scheme="dark")
         await editing(browser, "web-dark", viewport=DESKTOP, color_scheme="dark")
         await browser.close()

@@ -352,6 +352,7 @@ class ActionForm extends Component {
     return html`
       <form class="action" onSubmit=${this.#send} onKeyDown=${this.#pressed} aria-label=${headings[form]}>
         <h3>${headings[form]}</h3>
+        <p class="about">${visible(agent.title || agent.userContent).slice(0, 200)}</p>
         <label>${labels[form]}
           <textarea rows=${form === "delete" ? 1 : 3} ref=${this.#box} value=${text} onInput=${this.#typed("text")}></textarea>
         </label>
