@@ -53,7 +53,7 @@ from tests.cluster.client import Client
 from tests.cluster.monkey import Monkey, table, unknown_outcomes
 from tests.cluster.tree_world import Told, TreePerson
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "50"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
 POWER_CUT_EVERY = 10
 VICTIMS = ("ray::NodeActor", "ray::KeeperActor", "ray::NodeActor", "ledger_server.py", "ray::McpSessionActor")
 SUMS = ("spent", "by_agent", "by_model")

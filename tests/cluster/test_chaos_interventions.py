@@ -5,7 +5,7 @@ new to one model call, and after the delete of an agent nothing of it is claimed
 line is there twice, and none of a deleted agent but of a call that was claimed before. The model's log: what
 an agent is told is in the input of that one model call, and once in that of each later one.
 
-    CHAOS_KILLS=500 CHAOS_SEED=1 CHAOS_WORKERS=40 pytest tests/cluster/test_chaos_interventions.py
+    CHAOS_KILLS_AMONG_AGENTS=500 CHAOS_SEED=1 CHAOS_WORKERS=40 pytest tests/cluster/test_chaos_interventions.py
 """
 
 import itertools
@@ -38,7 +38,7 @@ from tests.cluster.client import PATIENCE_S, Client
 from tests.cluster.monkey import DAEMON, Monkey, seconds, table
 from tests.cluster.steered_world import WORKERS, Asked, SteeredModel, SteeredWorld, worker_at
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
+KILLS = int(os.environ.get("CHAOS_KILLS_AMONG_AGENTS", "20"))
 PEOPLE = 8
 EVERY_S = 0.1 * PEOPLE
 """How long each of them waits before the next intervention."""
