@@ -5,7 +5,7 @@ new to one model call, and after the delete of an agent nothing of it is claimed
 line is there twice, and none of a deleted agent but of a call that was claimed before. The model's log: what
 an agent is told is in the input of that one model call, and once in that of each later one.
 
-    CHAOS_KILLS_AMONG_AGENTS=500 CHAOS_SEED=1 CHAOS_WORKERS=40 pytest tests/cluster/test_chaos_interventions.py
+    CHAOS_KILLS_AMONG_AGENTS=500 CHAOS_SEED=1 pytest tests/cluster/test_chaos_interventions.py
 """
 
 import itertools
