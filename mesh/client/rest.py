@@ -14,7 +14,7 @@ contains the token or the key.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -59,6 +59,7 @@ _UNAUTHORIZED = 401
 _RETRYABLE = (429, 502, 503, 504)
 
 Body = TypeVar("Body")
+T = TypeVar("T")
 
 
 class ClientError(MeshError):
@@ -250,14 +251,22 @@ class MeshClient:
         Raises `MeshUnreachable` if it cannot connect within `RETRY_FOR_S`, or after a loss within
         `RECONNECT_FOR_S`.
         """
+        async with aclosing(self._reconnecting(lambda: self._agent_stream(conversation_id))) as stream:
+            async for item in stream:
+                yield item
+
+    async def _reconnecting(self, connect: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+        """Yields what one connection after the other brings. Raises `MeshUnreachable` as `follow_agents`
+        does."""
         patience = Patience(_RETRIES, RETRY_FOR_S)
         while True:
             why = "the mesh ended the stream"
             try:
-                async with aclosing(self._agent_stream(conversation_id)) as stream:
+                async with aclosing(connect()) as stream:
                     async for item in stream:
-                        patience = Patience(_RETRIES, RECONNECT_FOR_S)
                         yield item
+                        # From here on, as whoever has read it may have taken long.
+                        patience = Patience(_RETRIES, RECONNECT_FOR_S)
             except (httpx2.TransportError, _NotNow) as problem:
                 why = _described(problem)
             if patience.is_over:
@@ -319,22 +328,12 @@ class MeshClient:
         Raises `RequestRefused`, and `MeshUnreachable` as `events` does."""
         body = {"prompt": prompt, **({"agentId": agent_id} if agent_id else {})}
         headers = {"Accept": "text/event-stream", "Idempotency-Key": new_key()}
-        patience = Patience(_RETRIES, RETRY_FOR_S)
-        while True:
-            why = "the mesh ended the stream"
-            try:
-                async with aclosing(self._chunks(body, headers)) as stream:
-                    async for answer in stream:
-                        patience = Patience(_RETRIES, RECONNECT_FOR_S)
-                        if answer is not None:
-                            yield answer
-                            if answer.is_last:
-                                return
-            except (httpx2.TransportError, _NotNow) as problem:
-                why = _described(problem)
-            if patience.is_over:
-                raise MeshUnreachable(f"{self._shown_url}: {why}")
-            await asyncio.sleep(patience.next_delay())
+        async with aclosing(self._reconnecting(lambda: self._chunks(body, headers))) as stream:
+            async for answer in stream:
+                if answer is not None:
+                    yield answer
+                    if answer.is_last:
+                        return
 
     async def _chunks(
         self, body: dict[str, Any], headers: dict[str, str]

@@ -27,7 +27,7 @@ from mesh.core.places import ROOT, Place
 from mesh.http.backend import Backend
 from mesh.http.chunks import AiSdkParts, Chunk, ChunksOfTurn, FinishChunk
 from mesh.http.parsing import caller_of, id_to_create, json_object, read_request, text_in
-from mesh.http.responses import error_response, route, turn_headers, turn_response
+from mesh.http.responses import error_response, route, turn_headers
 from mesh.http.streams import Streams, event_frame
 from mesh.keeper.replies import TurnAccepted
 from mesh.keeper.requests import Caller, Create, Intervene, SendMessage, Watch
@@ -110,9 +110,11 @@ class AgentStream:
         if asked.parent_id:
             return await self._added(request, asked, caller)
         reply = await self._backend.ask(*self._message(request, asked, caller))
-        if not isinstance(reply, TurnAccepted):  # the same request has come before, and its turn is over
-            return turn_response(reply)
-        at = _At(reply.conversation.id, reply.turn, reply.seq)
+        conversation = reply.conversation
+        if isinstance(reply, TurnAccepted):
+            at = _At(conversation.id, reply.turn, reply.seq)
+        else:  # the same request has come before, and its turn is over, or waits for a person
+            at = _At(conversation.id, conversation.turn.number if conversation.turn else 0, 0)
         return await self._stream(request, at, turn_headers(reply.conversation))
 
     def _message(self, request: Request, asked: _Asked, caller: Caller) -> tuple[str, Create | SendMessage]:

@@ -113,7 +113,7 @@ class ChunksOfTurn:
         """The chunks that an event adds. After the one that ends the agent, there are no more."""
         if self.is_over:
             return []
-        if event.seq or not isinstance(event, TextDelta):
+        if event.seq:
             self._conversation.apply(event)
         seen = as_clients_see(event)
         states = [*self._states(event)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mesh.client import agent, get_agent, get_agent_tree, set_query_user_handler, user_intervention
+from mesh.client import agent, get_agent, get_agent_tree, rest, set_query_user_handler, user_intervention
 from mesh.client.rest import MeshUnreachable, RequestRefused
 from mesh.core.view import PendingApproval
 from tests.worlds.live import LiveMesh, Spoken
@@ -55,6 +55,18 @@ async def test_the_handler_answers_what_the_agent_asks(monkeypatch: pytest.Monke
     assert (answer.finish_reason, answer.response) == ("stop", "added")
     assert [(each.tool_name, each.tool_args) for each in seen] == [("add", {"n": 3})]
     assert mesh.mesh.ledger.lines == ["add 3"]
+
+
+async def test_the_handler_may_take_longer_than_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "RECONNECT_FOR_S", 0.05)
+
+    async def slowly(_: PendingApproval) -> str | None:
+        await asyncio.sleep(0.5)
+        return "yes"
+
+    set_query_user_handler(slowly)
+    with live(monkeypatch, Spoken(ADD, says("added"))):
+        assert (await agent("add 3")).response == "added"
 
 
 async def test_without_a_handler_everything_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,14 @@ async def test_who_comes_again_goes_on_with_the_same_agent() -> None:
     assert after_end.status_code == 204
 
 
+async def test_the_same_request_once_more_is_answered_by_the_same_stream() -> None:
+    once = {"headers": {"Idempotency-Key": "k"}, "json": {"prompt": "hi"}}
+    async with live(Spoken(says("hello"))) as (_, http):
+        first, second = [await read(http, "POST", **once) for _ in range(2)]
+        assert (await http.get("/conversations")).json()["summary"]["total"] == 1
+    assert (first.text, first.finish) == (second.text, second.finish)
+
+
 async def test_the_next_message_of_an_agent_goes_on_in_its_conversation() -> None:
     async with live(Spoken(says("hello"))) as (_, http):
         first = await read(http, "POST", json={"prompt": "hi"})

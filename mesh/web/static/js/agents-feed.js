@@ -2,13 +2,12 @@
 // The agents of the newest turn of a conversation, up to date while it is watched. Reconnects by itself.
 import { ApiError, bodyOf, messageOf } from "./api.js";
 import * as exact from "./exact-json.js";
-import { SseReader } from "./sse.js";
+import { readStream } from "./sse.js";
 
 /** @import { Agent } from "./agent-rows.js" */
 /** @import { Api } from "./api.js" */
 
 const WAIT_MS = 1_000;
-const LONGEST_SILENCE_MS = 45_000; // three heartbeats
 const A_PAGE = 1_000;
 const MOST_PAGES = 20;
 
@@ -67,24 +66,17 @@ export class AgentsFeed {
       });
       if (!response.headers.get("content-type")?.startsWith("text/event-stream")) await bodyOf(response);
       if (!response.body) return "The connection was closed.";
-      return await this.#read(response.body, cut);
+      return await readStream(response.body, cut, (events) => this.#takeAll(events));
     } catch (error) {
       return error instanceof ApiError ? messageOf(error) : "The connection was lost.";
     }
   }
 
-  /** @type {(body: ReadableStream<any>, cut: AbortController) => Promise<string>} */
-  async #read(body, cut) {
-    const reader = new SseReader();
-    const chunks = body.pipeThrough(new TextDecoderStream()).getReader();
-    for (;;) {
-      const silence = setTimeout(() => cut.abort(), LONGEST_SILENCE_MS);
-      const { done, value } = await chunks.read().finally(() => clearTimeout(silence));
-      if (done) return "The connection was closed.";
-      const events = reader.push(value);
-      for (const { type, data } of events) await this.#take(type, exact.parse(data));
-      if (events.length) this.changed();
-    }
+  /** @param {{type: string, data: string}[]} events */
+  async #takeAll(events) {
+    for (const { type, data } of events) await this.#take(type, exact.parse(data));
+    if (events.length) this.changed();
+    return undefined;
   }
 
   /** @type {(type: string, data: any) => Promise<void>} */

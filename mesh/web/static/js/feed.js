@@ -3,7 +3,7 @@
 // the mesh replays what follows.
 import { ApiError, bodyOf } from "./api.js";
 import * as exact from "./exact-json.js";
-import { SseReader } from "./sse.js";
+import { readStream } from "./sse.js";
 
 /** @import { Connection } from "./chat.js" */
 /** @import { MeshEvent } from "./turn.js" */
@@ -19,7 +19,6 @@ import { SseReader } from "./sse.js";
 
 const FIRST_WAIT_MS = 300;
 const LONGEST_WAIT_MS = 10_000;
-const LONGEST_SILENCE_MS = 45_000; // three heartbeats
 const REFUSALS = [400, 401, 403, 404]; // asking again gives the same answer
 
 export class Feed {
@@ -69,7 +68,7 @@ export class Feed {
       });
       if (!response.headers.get("content-type")?.startsWith("text/event-stream")) await bodyOf(response);
       if (!response.body) return "The connection was closed.";
-      return await this.#read(response.body, cut);
+      return await readStream(response.body, cut, (events) => this.#take(events));
     } catch (error) {
       if (!(error instanceof ApiError) || !error.status) return "The connection was lost.";
       if (!REFUSALS.includes(error.status)) return error.message;
@@ -78,26 +77,16 @@ export class Feed {
     }
   }
 
-  /** @type {(body: ReadableStream<any>, cut: AbortController) => Promise<string>} */
-  async #read(body, cut) {
-    const reader = new SseReader();
-    const chunks = body.pipeThrough(new TextDecoderStream()).getReader();
-    for (;;) {
-      const silence = setTimeout(() => cut.abort(), LONGEST_SILENCE_MS);
-      const { done, value } = await chunks.read().finally(() => clearTimeout(silence));
-      if (done) return "The connection was closed.";
-      this.#wait = FIRST_WAIT_MS;
-      this.#isOpen();
-      this.onState("live", "");
-      const events = reader.push(value).map((one) => exact.parse(one.data));
-      const end = events.find((event) => event.type === "cut_off");
-      this.#after = events.reduce((after, event) => Math.max(after, event.seq ?? 0), this.#after);
-      if (events.length) this.onEvents(events.filter((event) => event.type !== "cut_off"));
-      if (end) {
-        cut.abort();
-        return end.message;
-      }
-    }
+  /** @param {{data: string}[]} received */
+  #take(received) {
+    this.#wait = FIRST_WAIT_MS;
+    this.#isOpen();
+    this.onState("live", "");
+    const events = received.map((one) => exact.parse(one.data));
+    const end = events.find((event) => event.type === "cut_off");
+    this.#after = events.reduce((after, event) => Math.max(after, event.seq ?? 0), this.#after);
+    if (events.length) this.onEvents(events.filter((event) => event.type !== "cut_off"));
+    return end?.message;
   }
 
   #pause() {

@@ -1,9 +1,10 @@
 // @ts-check
-// Reads Server-Sent Events from pieces of text, by the rules of the HTML standard. Pure.
+// Reads Server-Sent Events from pieces of text, by the rules of the HTML standard.
 //
 // A comment line (a heartbeat) gives no event.
 
 const MAX_CHARACTERS = 64 * 1024 * 1024;
+const LONGEST_SILENCE_MS = 45_000; // three heartbeats
 
 /** @returns {{type: string, id: string, data: string[]}} */
 const noEvent = () => ({ type: "", id: "", data: [] });
@@ -37,5 +38,26 @@ export class SseReader {
     const { type, id, data } = this.#event;
     this.#event = noEvent();
     return data.length ? [{ type, id, data: data.join("\n") }] : [];
+  }
+}
+
+/**
+ * Reads a stream to its end, and hands on the events that came together, or none with a heartbeat. Returns why it
+ * ended: what `take` says, if it says something.
+ * @param {ReadableStream<any>} body
+ * @param {AbortController} cut ends the request
+ * @param {(events: {type: string, id: string, data: string}[]) => string | undefined | Promise<string | undefined>} take
+ */
+export async function readStream(body, cut, take) {
+  const reader = new SseReader();
+  const chunks = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (;;) {
+    const silence = setTimeout(() => cut.abort(), LONGEST_SILENCE_MS);
+    const { done, value } = await chunks.read().finally(() => clearTimeout(silence));
+    if (done) return "The connection was closed.";
+    const why = await take(reader.push(value));
+    if (why === undefined) continue;
+    cut.abort();
+    return why;
   }
 }
