@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mesh.core.events import AgentTold, LlmCall
+from mesh.core.events import AgentTold, LlmCall, NodeCompleted
 from mesh.journal.on_disk import parse
 from tests.cluster.model import LISTENS, Model
 from tests.cluster.monkey import AS_OFTEN_AS_NEEDED
@@ -157,6 +157,49 @@ def test_who_is_paused_stays_paused_whatever_dies_and_goes_on_from_there(
     assert "[ann gives you another task, while you work:]\nenough" in response
     heard = [call.heard for call in answers_at(doomed, conversation, "0.listener@0-0") if call.heard]
     assert len(heard) == 1
+
+
+def test_who_is_added_and_who_begins_anew_are_not_lost_whatever_dies(
+    doomed: World, api: httpx.Client
+) -> None:
+    begun = api.post(
+        "/conversations", json={"message": "start listener"}, headers={"Prefer": "respond-async"}
+    )
+    conversation = begun.json()["conversation"]["id"]
+    first = until(lambda: at_work(api, conversation, "listener"))
+
+    def asked(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        headers = {"X-User": "ann", "Idempotency-Key": f"{path}-{body.get('action', 'spawn')}"}
+        taken = until(lambda: _taken(api.post(path, json=body, headers=headers)))
+        shown: dict[str, Any] = taken.json()["agent"]
+        return shown
+
+    def kill() -> None:
+        assert all(doomed.mesh.kill(name) for name in ("ray::NodeActor", "ray::KeeperActor"))
+
+    added = asked(f"/agent/{conversation}/spawn", {"agent": "listener", "task": "and this"})
+    assert added["place"].startswith("0.listener@u")
+    kill()
+    anew = asked(
+        f"/agent/{first}/intervene", {"action": "modify", "restart": True, "changes": {"task": "all over"}}
+    )
+    assert (anew["place"], anew["userContent"]) == ("0.listener@0-0-0~2", "all over")
+    kill()
+    for agent in (added, anew):
+        asked(f"/agent/{agent['agentId']}/intervene", {"action": "comment", "text": "enough"})
+    path = doomed.mesh.data_dir / f"conversation_{conversation}.jsonl"
+
+    def ends() -> dict[str, str]:
+        events, _ = parse(path.read_bytes(), path.name)
+        found = {e.step: e.status for e in events if isinstance(e, NodeCompleted) and "@" in e.step}
+        return found if len(found) == 3 else {}
+
+    assert until(ends) == {
+        "0.listener@0-0-0": "deleted",
+        "0.listener@0-0-0~2": "completed",
+        added["place"]: "completed",
+    }
+    until(lambda: api.get(f"/conversations/{conversation}").json()["conversation"]["turn"].get("response"))
 
 
 def _taken(response: httpx.Response) -> httpx.Response | None:
