@@ -4,6 +4,7 @@ The root agent is one of them, and so is each agent that is called or started, a
 event costs here depends on the depth of its place alone.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from mesh.core.events import (
 )
 from mesh.core.ids import agent_id
 from mesh.core.news import original
-from mesh.core.places import ROOT, Place
+from mesh.core.places import ROOT, Place, StepKey
 from mesh.core.spending import NUSD, amounts_of, shown_amount
 
 AgentStatus = Literal["running", "modified", "awaiting_user", "completed", "deleted", "error"]
@@ -168,6 +169,7 @@ class AgentsOfTurn:
         self._told: dict[str, AgentTold] = {}  # the interventions, by id
         self._copies: dict[str, list[AgentTold]] = {}  # by the id of what they are, or are copies of
         self._read: set[str] = set()  # and of what models have read
+        self._said: dict[str, dict[str, Any]] = {}  # what models say to tools, by the step of the call
         self._changed: dict[str, None] = {}  # as an ordered set: the ids of those that have changed
 
     def __eq__(self, other: object) -> bool:
@@ -287,6 +289,8 @@ class AgentsOfTurn:
             seen = as_clients_see(event)
             assert isinstance(seen, LlmCall)
             agent.model, agent.saying = event.model, seen.text[-_MOST_SAID:]
+            for index, call in enumerate(seen.tool_calls):
+                self._said[StepKey(event.step).tool_call(index).text] = call.arguments
             tools = ", ".join(dict.fromkeys(call.name for call in event.tool_calls))
             agent.activity = f"calls {tools}" if tools else ""
         elif isinstance(event, ToolResult) and agent.ended_at is None:
@@ -336,6 +340,7 @@ class AgentsOfTurn:
         self._told.clear()
         self._copies.clear()
         self._read.clear()
+        self._said.clear()
         self._changed.clear()
         root = _Agent(self._conversation_id, None, ROOT.text, self._root, "", event)
         root.content, root.budget = _cut(event.text), event.budget
@@ -360,6 +365,7 @@ class AgentsOfTurn:
         self._keep(agent)
         if call := place.call:
             self._called.setdefault(call.text, []).append(agent)
+            agent.content = agent.content or _told_to(self._said.get(call.text, {}))
 
     def _keep(self, agent: _Agent) -> None:
         self._by_place[agent.place] = self._by_id[agent.id] = agent
@@ -434,6 +440,13 @@ def agents_of(events: Iterable[AnyEvent]) -> Iterator[AgentView]:
             yield from agents.views()
         agents.apply(event)
     yield from agents.views()
+
+
+def _told_to(arguments: Mapping[str, Any]) -> str:
+    """What a called agent is told: its task, or all that the call says."""
+    task = arguments.get("task")
+    said = {key: value for key, value in arguments.items() if key != "agent"}
+    return _cut(task if isinstance(task, str) else json.dumps(said, ensure_ascii=False) if said else "")
 
 
 def _cut(text: str) -> str:

@@ -862,6 +862,19 @@ async def test_people_may_do_what_the_config_lets_them_and_nothing_else() -> Non
 # -- deleting agents that were called, and items
 
 
+async def test_a_called_agent_is_shown_with_what_the_call_says() -> None:
+    model = ByNode(main=[calls(("search", {"task": "cats"})), says("done")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH, tree=llm("main", agents=["search"])) as world:
+        run = Watched(world)
+        await run.begin()
+        await run.agent_at("0.search@0-0")
+        shown = (await run.agents())["0.search@0-0"]
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+    assert shown["userContent"] == "cats"
+
+
 async def test_a_called_agent_that_is_deleted_is_the_failed_call_of_who_called_it() -> None:
     model = ByNode(main=[calls(("search", {"task": "cats"})), says("done")], search=[says("a")])
     model.gates["search"] = asyncio.Event()
