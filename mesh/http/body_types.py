@@ -13,7 +13,7 @@ from mesh.core.agents_of_turn import AgentView
 from mesh.core.events import ToolCall
 from mesh.core.verdict import Remember
 from mesh.core.view import ConversationSummary, ConversationView, TurnResult
-from mesh.keeper.requests import AgentChanges
+from mesh.keeper.requests import AgentChanges, ChangedBudget
 from mesh.policy.grants import Grant
 from mesh.tree.outline import AgentInfo, Outline
 
@@ -146,23 +146,8 @@ class Problem(msgspec.Struct, frozen=True):
     error: str
 
 
-_Usd = Annotated[float, Meta(gt=0, le=1_000_000, description="what model calls may cost")]
-_Tokens = Annotated[int, Meta(ge=1, le=1_000_000_000, description="tokens that models may read and write")]
-_Calls = Annotated[int, Meta(ge=1, le=1_000_000, description="model calls")]
-_Seconds = Annotated[
-    float, Meta(gt=0, le=86_400, description="time, without the time that it waits for people")
-]
-_Agents = Annotated[int, Meta(ge=1, le=1_000_000, description="agents that are started, over the whole turn")]
-
-
-class RequestBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RequestBudget(ChangedBudget, frozen=True, forbid_unknown_fields=True):
     """What the turn may use, at most what the agent's own budget allows."""
-
-    max_cost_usd: _Usd | UnsetType = UNSET
-    max_total_tokens: _Tokens | UnsetType = UNSET
-    max_llm_calls: _Calls | UnsetType = UNSET
-    max_time_s: _Seconds | UnsetType = UNSET
-    max_agents: _Agents | UnsetType = UNSET
 
 
 class MessageRequest(msgspec.Struct, frozen=True):

@@ -168,15 +168,28 @@ class Cancel(RequestFor[TurnReply], frozen=True, tag=True):
     id: str
 
 
-class ChangedBudget(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The limits that a person sets for an agent at work and all below it, in place of its own: see
-    `mesh.config.model.Budget`, which has the same bounds."""
+_Usd = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="what model calls may cost")]
+_Tokens = Annotated[
+    int, msgspec.Meta(ge=1, le=1_000_000_000, description="tokens that models may read and write")
+]
+_Calls = Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="model calls")]
+_Seconds = Annotated[
+    float, msgspec.Meta(gt=0, le=86_400, description="time, without the time that it waits for people")
+]
+_Agents = Annotated[
+    int, msgspec.Meta(ge=1, le=1_000_000, description="agents that are started, over the whole turn")
+]
 
-    max_cost_usd: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | UnsetType = UNSET
-    max_total_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | UnsetType = UNSET
-    max_llm_calls: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
-    max_time_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] | UnsetType = UNSET
-    max_agents: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+
+class ChangedBudget(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The limits that a person sets for an agent at work and all below it, in place of its own, in the bounds
+    that a config has (`mesh.config.model.Budget`)."""
+
+    max_cost_usd: _Usd | UnsetType = UNSET
+    max_total_tokens: _Tokens | UnsetType = UNSET
+    max_llm_calls: _Calls | UnsetType = UNSET
+    max_time_s: _Seconds | UnsetType = UNSET
+    max_agents: _Agents | UnsetType = UNSET
 
 
 class AgentChanges(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

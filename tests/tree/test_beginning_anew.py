@@ -263,3 +263,86 @@ async def test_an_agent_deleted_after_it_has_begun_anew_is_deleted() -> None:
         ends = await run.ends_at("0.search@0-0-0")
     assert [end.text for end in ends] == ["Restarted by ann: too slow", "Deleted by ann: no"]
     assert "Deleted by ann: no" in str(model.messages["main"][-1])
+
+
+async def test_who_waits_for_a_slot_begins_anew_when_it_has_one() -> None:
+    model = ByNode(main=[spawn("cats", "dogs"), WAIT, says("done")], search=[says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH, limits={"agents_at_once": 1}) as world:
+        run = Restarting(world)
+        await run.begin()
+        await asked(model, "search")
+        assert (await run.restart(await run.agent_at("0.search@0-0-1"), task="birds"))[0] == 200
+        assert model.asked["search"] == 1
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+        ends = {end.step: end.status for end in await run.ends_at("0.search")}
+    assert ends == {
+        "0.search@0-0-0": "completed",
+        "0.search@0-0-1": "deleted",
+        "0.search@0-0-1~2": "completed",
+    }
+    assert "search: find dogs" not in model.prompts
+
+
+async def test_who_is_paused_begins_anew_at_once() -> None:
+    model = ByNode(main=[spawn("cats"), WAIT, says("done")], search=[says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Restarting(world)
+        await run.begin()
+        await asked(model, "search")
+        search = await run.agent_at("0.search@0-0-0")
+        assert (await run.step_in(search, "pause"))[0] == 200
+        assert (await run.restart(search))[0] == 200
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+        _, end = await run.ends_at("0.search@0-0-0")
+    assert (end.step, end.status) == ("0.search@0-0-0~2", "completed")
+
+
+async def test_what_works_below_ends_with_who_begins_anew() -> None:
+    team = llm("team", "{task}", description="Leads.", agents=["search"], spawn={})
+    model = ByNode(
+        main=[spawn("all", agent="team"), WAIT, says("done")], team=[spawn("cats"), WAIT, says("found")]
+    )
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH, team, tree=llm("main", agents=["team"], spawn={})) as world:
+        run = Restarting(world)
+        await run.begin()
+        await asked(model, "search")
+        assert (await run.restart(await run.agent_at("0.team@0-0-0")))[0] == 200
+        await asked(model, "search", 2)
+        agents = await run.agents(ended=True)
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+    assert agents["0.team@0-0-0.search@0-0-0"]["status"] == "deleted"
+    assert agents["0.team@0-0-0~2.search@0-0-0"]["status"] == "running"
+
+
+async def test_a_fork_begins_anew_with_what_it_was_told() -> None:
+    fork = calls(("fork", {"prompt": "look twice"}))
+    model = ByNode(main=[fork, WAIT, says("done")])
+    held = asyncio.Event()
+    stream = model.stream
+
+    async def stream_slowly(request: Any) -> Any:
+        if "look twice" in str(request.messages[-1]):
+            model.asked["fork"] += 1
+            await asyncio.wait_for(held.wait(), 30)
+            yield says("seen")
+            return
+        async for event in stream(request):
+            yield event
+
+    model.stream = stream_slowly  # type: ignore[method-assign]
+    async with mesh(model, tree=llm("main", spawn={"fork": True})) as world:
+        run = Restarting(world)
+        await run.begin()
+        await asked(model, "fork")
+        assert (await run.restart(await run.agent_at("0.self@0-0-0")))[0] == 200
+        await asked(model, "fork", 2)
+        held.set()
+        assert await run.answer() == "done"
+        _, end = await run.ends_at("0.self@0-0-0")
+    assert (end.step, end.text) == ("0.self@0-0-0~2", "seen")
