@@ -75,6 +75,9 @@ def begun_anew(news: AgentTold, start: AgentStarted, conversation_id: str) -> li
     """What follows from news by which the agent that began by ``start`` begins anew: its end, its next start,
     and what people have changed of it."""
     place, changes = start.place.anew, dict(news.changes)
+    task = changes.get("task", start.task)
+    if start.by != "map":  # that of an item is in no message, so that its model is told of another one
+        changes.pop("task", None)
     end = NodeCompleted(
         turn=news.turn,
         step=start.step,
@@ -87,7 +90,7 @@ def begun_anew(news: AgentTold, start: AgentStarted, conversation_id: str) -> li
         start,
         step=place.text,
         id=agent_id(conversation_id, news.turn, place),
-        task=changes.pop("task", start.task),
+        task=task,
         metadata=changes.pop("metadata", start.metadata),
         turn=news.turn,
         time=news.time,
@@ -118,7 +121,7 @@ def told_anew(start: AgentStarted, was_told: str, done: Iterable[AnyEvent]) -> s
     ]
     if len(lines) > _MOST_LINES:
         lines = [*lines[:_MOST_LINES], f"- and {len(lines) - _MOST_LINES} more"]
-    task = start.task or was_told
+    task = was_told if start.by == "map" else start.task or was_told
     if not lines:
         return task
     return "\n".join([task, "", "[You have begun anew. What was done before stays done:", *lines, "]"])

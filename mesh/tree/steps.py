@@ -105,9 +105,8 @@ class _Known:
         self._by_child: dict[str, list[AnyEvent]] = {}
         self._started: dict[str, list[AgentStarted]] = {}  # by the call, in their order
         self._added: dict[str, AgentStarted] = {}  # those that people have added to this node, by place
-        self.anew: dict[
-            str, AgentStarted
-        ] = {}  # the newest start of each that began anew, by its first place
+        # The newest start of each agent that has begun anew, by its first place.
+        self.anew: dict[str, AgentStarted] = {}
         self._order: dict[str, int] = {}  # by place: which of them it is
         self._told: dict[str, AgentTold] = {}
         self.add(events)

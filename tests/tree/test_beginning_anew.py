@@ -8,7 +8,7 @@ from mesh.core.messages import User
 from mesh.keeper.requests import AgentChanges, Intervene
 from tests.tree.test_interventions import SEARCH, WAIT, Watched, asked, mesh, spawn
 from tests.worlds.mesh import Caller, Create, calls, says, until
-from tests.worlds.trees import ByNode, add, llm
+from tests.worlds.trees import ByNode, add, llm, sequential
 
 
 class Restarting(Watched):
@@ -214,6 +214,22 @@ async def test_an_item_of_a_map_begins_anew() -> None:
         ends = await run.ends_at("0.1.0#1")
     assert [(e.step, e.status) for e in ends] == [("0.1.0#1", "deleted"), ("0.1.0#1~2", "completed")]
     assert "work: anew cats" in model.prompts
+    assert User("go") in model.messages["work"]
+
+
+async def test_an_item_of_a_map_that_begins_anew_is_told_its_other_task() -> None:
+    model = ByNode(split=[says('["cats"]')], work=[says("a")])
+    model.gates["work"] = asyncio.Event()
+    each = {"name": "each", "type": "map", "over": "parts", "agents": [llm("work", "{item}")]}
+    async with mesh(model, tree=sequential(llm("split", output_key="parts"), each)) as world:
+        run = Restarting(world)
+        await run.begin()
+        await asked(model, "work")
+        assert (await run.restart(await run.agent_at("0.1.0#1"), task="birds"))[0] == 200
+        await asked(model, "work", 2)
+        model.gates["work"].set()
+        assert await run.answer() == '["a"]'
+    assert User("[ann gives you another task, while you work (too slow):]\nbirds") in model.messages["work"]
 
 
 async def test_the_root_agent_does_not_begin_anew_alone() -> None:
