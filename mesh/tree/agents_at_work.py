@@ -361,7 +361,7 @@ class AgentsAtWork:
         deleted = self._deleted(self._started[place], text)
         await self._branches.end(place, _Ended(deleted))
 
-    async def _stop(self, stop: AgentTold) -> None:
+    def _stop(self, stop: AgentTold) -> None:
         """Ends an agent that a node above has stopped."""
         first = stop.place.first.text
         if first in self._unended:

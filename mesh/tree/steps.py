@@ -300,7 +300,7 @@ class Steps:
         self._decisions_until = max(numbered, default=0) if until is None else until
         self._decided: list[StepKey] = []  # the steps of the decisions that this pass has learned of
         self._when_told: list[Callable[[StepKey | None], None]] = []
-        self.stop_agent: Callable[[AgentTold], Awaitable[None]] = _nobody_to_stop
+        self.stop_agent: Callable[[AgentTold], None] = _nobody_to_stop
         """Ends an agent that this node has started."""
         self.start_added: Callable[[], None] = _nothing_to_start
         """Starts the agents that people have `added` to this node."""
@@ -957,27 +957,22 @@ class Steps:
         """Ends an agent that this node has started or called."""
         if self._is_deleted_by(stop) and self._latest(stop.place.step, NodeCompleted):
             self._break_off_below(stop)
+            await self._send()  # it may not be journaled yet
             return "taken"  # the reply to it was lost
         if problem := self._cannot_hear(stop):
             return problem
-        if not stop.place.is_started or stop.restarts:
-            return await self._stop_called(stop, is_durable)
-        if not is_durable:
-            await self._journal(stop)
-        self._known.add([stop])
-        await self.stop_agent(stop)
-        # Once its end is journaled, nothing that is left of the agent can claim or record.
-        await self._send()
-        return "taken"
-
-    async def _stop_called(self, stop: AgentTold, is_durable: bool) -> Hearing:
-        """Ends a called agent, or an item of a map, or has any agent begin anew: that it ends is known here
-        before anything is awaited, so that an answer that comes now is none."""
-        if not is_durable:
+        # Invariant: the stop and the end of its agent are in one append, so that nothing of the agent comes
+        # between them. That it ends is known here before anything is awaited: an answer that comes now is
+        # none.
+        if not is_durable and stop.key not in {told.key for told in self._known.told(stop.place)}:
             self._unsent.append(stop)
         self._known.add([stop])
-        self._record_stopped(stop)
-        self._break_off_below(stop)
+        if stop.place.is_started and not stop.restarts:
+            self.stop_agent(stop)
+            self._record_stopped(stop)  # this node may not have come to it yet
+        else:  # a called agent, or an item of a map, or one that begins anew
+            self._record_stopped(stop)
+            self._break_off_below(stop)
         await self._send()
         return "taken"
 
@@ -1192,7 +1187,7 @@ def _nothing_to_start() -> None:
     """A node whose agents do not run yet: it knows of those that were added when it comes to them."""
 
 
-async def _nobody_to_stop(_: AgentTold) -> None:
+def _nobody_to_stop(_: AgentTold) -> None:
     """A node whose agents do not run yet: it knows of the stop when it comes to them."""
 
 

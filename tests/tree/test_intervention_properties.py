@@ -240,8 +240,8 @@ def _records_nothing_more(delete: AgentTold, events: Sequence[AnyEvent]) -> None
     if delete.place == ROOT:
         return
     ends = [e for e in of(NodeCompleted, events) if e.place.contains(delete.place)]
-    end = min(e.seq for e in ends)
-    after = [e for e in events if e.seq > end and delete.place.contains(Place(e.node))]
+    end = min(delete.seq, *(e.seq for e in ends))
+    after = [e for e in events if e.seq > end and e != delete and delete.place.contains(Place(e.node))]
     assert [e for e in after if e not in ends] == [], delete
 
 

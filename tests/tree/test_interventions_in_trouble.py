@@ -333,6 +333,29 @@ async def test_a_paused_conversation_is_not_completed() -> None:
 # -- on its way
 
 
+async def test_what_an_agent_brings_just_after_its_delete_is_not_recorded() -> None:
+    """It could be journaled between the delete and the end of the agent, if these were two appends."""
+    model = ByNode(main=[spawn("cats", "dogs"), WAIT, says("done")], search=[LOOK, LOOK, says("a")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH) as world:
+        run = Watched(world)
+        await run.begin()
+        await asked(model, "search", 2)
+        cats, append = await run.agent_at("0.search@0-0-0"), world.append
+
+        async def and_wait(activation: Activation, events: Sequence[AnyEvent]) -> Any:
+            ack = await append(activation, events)
+            if any(isinstance(event, AgentTold) for event in events):
+                model.gates["search"].set()
+                await asyncio.sleep(0.3)  # longer than the agent takes to answer and to send that
+            return ack
+
+        world.append = and_wait  # type: ignore[method-assign]
+        assert (await run.step_in(cats, "delete", "no"))[0] == 200
+        assert await run.answer() == "done"
+        assert not [e for e in await run.events(LlmCall) if e.node == "0.search@0-0-0"]
+
+
 async def test_who_waited_for_an_agent_that_is_deleted_as_the_pass_ends_goes_on() -> None:
     any_of_them = calls(("wait", {"until": "any"}))
     model = ByNode(main=[spawn("cats", "dogs"), any_of_them, says("done")], search=[LOOK, says("a")])
