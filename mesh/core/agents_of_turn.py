@@ -1,11 +1,21 @@
 """The agents of a turn, for people who look at them or step in: which there are, and how each stands. Pure.
 
-The root agent is one of them, and so is each agent that is called or started, and each item of a map. What an
-event costs here depends on the depth of its place alone.
+The root agent is one of them, and so is each agent that is called or started, and each item of a map; of the
+start of each of these the journal tells. So is each node of the tree of such an agent, as people mean it in
+the same way. Which of them are at work follows from the config (`ConversationCreated.nodes`) and from the
+ends of nodes, which the journal has:
+
+    sequential    its children are there when it begins; the first that has not ended works, the others are
+                  queued
+    parallel      all its children begin with it
+    loop          as sequential, for one iteration after the other
+
+What an event costs here depends on the depth of its place alone, and on how many nodes begin by it.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, Literal
 
 import msgspec
@@ -21,6 +31,7 @@ from mesh.core.events import (
     LlmCall,
     LlmSettled,
     NodeCompleted,
+    NodeInfo,
     ToolResult,
     UserMessage,
     Validation,
@@ -32,6 +43,9 @@ from mesh.core.spending import NUSD, amounts_of, shown_amount
 
 AgentStatus = Literal["running", "modified", "awaiting_user", "completed", "deleted", "error"]
 _ENDED_WITH_IT = "what it worked for has ended"
+_NOT_BEGUN = "it did not begin, as what it is a part of has ended"
+_DEEPEST = 100
+"""How many nodes may be around each other here. A config allows fewer, but a journal may be imported."""
 _MOST_TEXT = 1_000
 """How many characters of what an agent was told, and of what it brought, are kept here."""
 _MOST_SAID = 200
@@ -39,15 +53,17 @@ _MOST_SAID = 200
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One agent of a turn. ``user_content`` is what it was told at its start, ``user_comment`` what a person
-    told it last while it worked. ``result`` is what it answered, what went wrong, or why it was deleted. All
-    three are cut here; the journal has them whole. It is ``modified`` until its model has met what a person
-    has changed. ``detail`` is ``paused`` if a person has paused it, or an agent around it. ``subagents`` are
-    the ids of the agents that it called or started.
+    """One agent of a turn, or a node of one. ``user_content`` is what it was told at its start,
+    ``user_comment`` what a person told it last while it worked. ``result`` is what it answered, what went
+    wrong, or why it was deleted. All three are cut here; the journal has them whole. It is ``modified`` until
+    its model has met what a person has changed. ``detail`` is ``paused`` if a person has paused it, or what
+    is around it, and ``queued`` if it is a node that begins after others. ``subagents`` are the ids of those
+    below it.
 
-    ``model`` is the one that has answered last, ``saying`` the end of what it said, and ``activity`` what
-    the agent does since. ``tokens`` and ``cost_usd`` are its own, those of its subtree are also those of all
-    agents below it."""
+    It is there from ``created_at`` on, and works from ``started_at`` on, on a ``machine`` that is known once
+    it has done something. ``model`` is the one that has answered last, ``saying`` the end of what it said,
+    and ``activity`` what the agent does since. ``tokens`` and ``cost_usd`` are its own, those of its subtree
+    are also those of all agents below it."""
 
     agent_id: str
     parent_id: str | None
@@ -65,7 +81,9 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     metadata: Mapping[str, str] = {}
     subagents: list[str]
     created_at: str
+    started_at: str | None = None
     ended_at: str | None = None
+    machine: str = ""
     model: str = ""
     activity: str = ""
     saying: str = ""
@@ -106,12 +124,19 @@ class _Agent:
         self.below: list[str] = []
         self.at_work: dict[str, _Agent] = {}  # those below it that have not ended, by place
         self.status: AgentStatus = "running"
+        self.started_at: str | None = None
+        self.machine = ""
         self.is_held = False  # whether a person has paused it; those below it are held with it
         self.held_at = 0  # the number of the event that paused it last
         self.result: str | None = None
         self.ended_at: str | None = None
         self.model = self.activity = self.saying = ""
         self.spent, self.spent_below = _Spent(), _Spent()
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it begins after others."""
+        return self.started_at is None
 
     @property
     def is_paused(self) -> bool:
@@ -133,7 +158,7 @@ class _Agent:
         if self.parent:
             self.parent.at_work.pop(self.place, None)
         for agent in [*self.at_work.values()]:
-            agent.end(event, "deleted", _ENDED_WITH_IT)
+            agent.end(event, "deleted", _NOT_BEGUN if agent.is_queued else _ENDED_WITH_IT)
 
 
 class _Spent:
@@ -161,6 +186,7 @@ class AgentsOfTurn:
     def __init__(self) -> None:
         self._conversation_id = ""
         self._root = ""
+        self._nodes: Mapping[str, NodeInfo] = {}  # of the config, by node path
         self._by_place: dict[str, _Agent] = {}
         self._by_id: dict[str, _Agent] = {}
         self._called: dict[str, list[_Agent]] = {}  # those that have not answered, by the step that called
@@ -184,6 +210,7 @@ class AgentsOfTurn:
         match event:
             case ConversationCreated():
                 self._conversation_id, self._root = event.conversation_id, event.agent
+                self._nodes = event.nodes
             case UserMessage():
                 self._open(event)
             case AgentStarted() if event.step not in self._by_place:
@@ -200,6 +227,7 @@ class AgentsOfTurn:
                     agent.unread.difference_update(heard)
             case ToolResult() | Validation():
                 self._answered(event)
+                self._iterate(event)
             case Completed() | Error():
                 self._close(event)
             case _:
@@ -295,6 +323,8 @@ class AgentsOfTurn:
             agent.activity = f"calls {tools}" if tools else ""
         elif isinstance(event, ToolResult) and agent.ended_at is None:
             agent.activity = "asks its model"
+        if isinstance(event, LlmCall | ToolResult):
+            agent.machine = event.machine or agent.machine
         if isinstance(event, LlmCall | LlmSettled | ToolResult) and (found := amounts_of(event)):
             tokens, nusd = found.get("total_tokens", 0), found.get("cost_nusd", 0)
             agent.spent.add(tokens, nusd)
@@ -303,10 +333,11 @@ class AgentsOfTurn:
                 self._changed[each.id] = None
 
     def _step_in(self, event: AgentTold) -> None:
+        if (meant := self._by_place.get(event.copy_of)) is not None:
+            meant.comment = _cut(event.text)
+            self._changed[meant.id] = None
         agent = self._by_place.get(event.step)
-        if agent is None:  # it is about a node that is no agent itself
-            if around := self.around(event.place):
-                self._by_id[around].comment = _cut(event.text)
+        if agent is None:  # of a journal that does not say which nodes there are
             return
         if event.action in ("pause", "resume"):
             self._changed |= {each.id: None for each in agent.at_work_below}
@@ -344,7 +375,10 @@ class AgentsOfTurn:
         self._changed.clear()
         root = _Agent(self._conversation_id, None, ROOT.text, self._root, "", event)
         root.content, root.budget = _cut(event.text), event.budget
+        if info := self._nodes.get(ROOT.path):
+            root.name, root.kind = info.name, info.kind
         self._keep(root)
+        self._begin(root, event)
 
     def _add(self, event: AnyEvent) -> None:
         assert isinstance(event, AgentStarted)
@@ -366,6 +400,72 @@ class AgentsOfTurn:
         if call := place.call:
             self._called.setdefault(call.text, []).append(agent)
             agent.content = agent.content or _told_to(self._said.get(call.text, {}))
+        self._begin(agent, event)
+
+    # -- the nodes of an agent
+
+    def _begin(self, node: _Agent, event: AnyEvent) -> None:
+        """A node begins by an event, and with it its children, or the first of them."""
+        node.started_at = event.time
+        self._changed[node.id] = None
+        place = Place(node.place)
+        info = self._nodes.get(place.path)
+        if info is None or node.place.count(".") >= _DEEPEST:
+            return
+        if info.kind == "parallel":
+            for child in self._add_children(node, 0, event):
+                self._begin(child, event)
+        elif info.kind in ("sequential", "loop"):
+            self._add_children(node, int(info.kind == "loop"), event)
+            self._begin_next(node, event)
+
+    def _add_children(self, node: _Agent, iteration: int, event: AnyEvent) -> list[_Agent]:
+        """The children of a node, in an iteration of it if it is a loop. None of them has begun."""
+        at, path, found = Place(node.place), Place(node.place).path, []
+        self._changed[node.id] = None
+        for index in count():
+            info = self._nodes.get(f"{path}.{index}")
+            if info is None:
+                break
+            place = at.child(index, iteration)
+            id = agent_id(self._conversation_id, event.turn, place)
+            child = _Agent(id, node, place.text, info.name, info.kind, event)
+            node.below.append(id)
+            node.at_work[child.place] = child
+            self._keep(child)
+            found.append(child)
+        return found
+
+    def _begin_next(self, node: _Agent, event: AnyEvent) -> None:
+        """The first of the children begins that have not ended, unless it has."""
+        following = next(iter(node.at_work.values()), None)
+        if following is not None and following.is_queued:
+            self._begin(following, event)
+
+    def _go_on_after(self, child: _Agent, end: NodeCompleted) -> None:
+        """What follows in a node after the end of one of its children."""
+        node = child.parent
+        info = self._nodes.get(Place(node.place).path) if node else None
+        if node is None or node.ended_at is not None or info is None:
+            return
+        if info.kind not in ("sequential", "loop") or end.status == "failed" or end.exits or end.ends_agent:
+            return
+        if info.kind == "loop" and not node.at_work and not info.is_checked:
+            self._begin_iteration(node, info, int(end.place.iterations[-1]) + 1, end)
+        self._begin_next(node, end)
+
+    def _iterate(self, event: ToolResult | Validation) -> None:
+        """After the verdict of its exit condition, a loop begins another iteration, or ends."""
+        node, info = self._by_place.get(event.node), self._nodes.get(event.place.path)
+        if not isinstance(event, Validation) or event.valid or node is None or info is None:
+            return
+        if info.kind == "loop" and info.is_checked and node.ended_at is None and not node.at_work:
+            self._begin_iteration(node, info, event.number + 1, event)
+            self._begin_next(node, event)
+
+    def _begin_iteration(self, node: _Agent, info: NodeInfo, number: int, event: AnyEvent) -> None:
+        if number <= info.most and Place(node.place).child(0, number).text not in self._by_place:
+            self._add_children(node, number, event)
 
     def _keep(self, agent: _Agent) -> None:
         self._by_place[agent.place] = self._by_id[agent.id] = agent
@@ -380,6 +480,7 @@ class AgentsOfTurn:
         assert isinstance(seen, NodeCompleted)
         if agent := self._by_place.get(event.step):
             self._end(agent, event, "error" if event.status == "failed" else event.status, seen.text)
+            self._go_on_after(agent, event)
         elif around := self._by_id.get(self.around(event.place)):
             inside = f"{event.step}."  # agents that worked for this node, which is none itself
             for agent in [each for place, each in around.at_work.items() if place.startswith(inside)]:
@@ -414,13 +515,15 @@ class AgentsOfTurn:
             kind=agent.kind,
             title=agent.title,
             status="modified" if agent.unread and agent.status == "running" else agent.status,
-            detail="paused" if agent.ended_at is None and agent.is_paused else "",
+            detail=_detail(agent),
             user_content=agent.content,
             user_comment=agent.comment,
             result=agent.result,
             metadata=agent.metadata,
             subagents=[*agent.below],
             created_at=agent.created_at,
+            started_at=agent.started_at,
+            machine=agent.machine,
             ended_at=agent.ended_at,
             model=agent.model,
             activity=agent.activity,
@@ -440,6 +543,12 @@ def agents_of(events: Iterable[AnyEvent]) -> Iterator[AgentView]:
             yield from agents.views()
         agents.apply(event)
     yield from agents.views()
+
+
+def _detail(agent: _Agent) -> str:
+    if agent.ended_at is not None:
+        return ""
+    return "paused" if agent.is_paused else "queued" if agent.is_queued else ""
 
 
 def _told_to(arguments: Mapping[str, Any]) -> str:

@@ -170,9 +170,20 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
         return f"{self.turn}|{self.step}|{type(self).__name__}"
 
 
+class NodeInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node of a config: its name and type. Of a loop also how many iterations it has at ``most``, and
+    whether an exit condition is asked after each (``is_checked``)."""
+
+    name: str
+    kind: str
+    most: int = 0
+    is_checked: bool = False
+
+
 class ConversationCreated(Event, frozen=True):
     """The first event of every journal. ``digest`` is the version of the agent, for good. ``context_id`` is
-    the A2A context, if it differs from the session id."""
+    the A2A context, if it differs from the session id. ``nodes`` are the nodes of the config by node path, if
+    one of its trees has more than one: whoever reads the journal knows by it which nodes are at work."""
 
     conversation_id: str
     session_id: str
@@ -180,6 +191,7 @@ class ConversationCreated(Event, frozen=True):
     digest: str
     system_prompt: str = ""
     context_id: str = ""
+    nodes: dict[str, NodeInfo] = {}
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 
@@ -281,7 +293,7 @@ class LlmCall(Event, frozen=True):
     ``draft``: its answer is checked before it counts, and no client is shown it before that; what passed is
     what its node or the turn completes with. ``not_offered`` are the tools that a draft calls although there
     are none of these names. ``heard`` are the ids of what the agent was told (`AgentTold`) that is new in its
-    input, in this order.
+    input, in this order. ``machine`` is the one on which its node runs.
     """
 
     model: str
@@ -296,6 +308,7 @@ class LlmCall(Event, frozen=True):
     draft: bool = False
     not_offered: tuple[str, ...] = ()
     heard: tuple[str, ...] = ()
+    machine: str = ""
 
 
 class LlmReserved(Event, frozen=True):
@@ -432,7 +445,8 @@ class ToolResult(Event, frozen=True):
     ``arguments`` is set where no event before it tells them: no model asked for the call, and it was not
     claimed. ``output`` and ``invalid`` as in `Completed`, of a called agent. ``found``: the
     outcome is known from a check alone. ``shown`` is what clients are told in place of a ``content`` that
-    quotes a draft. ``rule`` is the rule of the policy that let the call run, or ``denied`` it."""
+    quotes a draft. ``rule`` is the rule of the policy that let the call run, or ``denied`` it. ``machine`` is
+    the one on which its node runs."""
 
     call_id: str
     tool: str
@@ -452,6 +466,7 @@ class ToolResult(Event, frozen=True):
     rule: str = ""
     denied: bool = False
     told: tuple[str, ...] = ()
+    machine: str = ""
 
 
 class CodeStep(Event, frozen=True):
@@ -504,9 +519,9 @@ _MOST_LIMIT = 1_000_000_000
 
 
 class AgentTold(Event, frozen=True):
-    """An agent was told something while it works. The ``step`` is the place of the agent. ``id`` identifies
-    it: it is the step of the tool call by which a node above told a started agent; ``by`` is the name of that
-    node. ``text`` is what it is told, or the reason.
+    """An agent, or a node of one, was told something while it works. The ``step`` is its place. ``id``
+    identifies what it is told: it is the step of the tool call by which a node above told a started agent;
+    ``by`` is the name of that node. ``text`` is what it is told, or the reason.
 
     The model of the agent reads a ``comment`` in its next call (`LlmCall.heard`). To ``delete`` an agent is
     for the node that started or called it. With ``pause``, the agent and all below it begin no further step
@@ -517,7 +532,9 @@ class AgentTold(Event, frozen=True):
     meets is broken off.
 
     ``from_person``: it is an intervention. A person told the agent, ``by`` is the name of the person, as in
-    `ApprovalResolved`, and ``id`` is a random one."""
+    `ApprovalResolved`, and ``id`` is a random one. ``name`` and ``kind`` are then those of the agent, or of
+    the node. A comment for a node without a model of its own is journaled for each model that is at work
+    below it, as a ``copy_of`` what is for the node at that place."""
 
     id: str
     text: str
@@ -529,6 +546,9 @@ class AgentTold(Event, frozen=True):
     adds: AddedAgent | None = None
     restarts: bool = False
     from_person: bool = False
+    name: str = ""
+    kind: str = ""
+    copy_of: str = ""
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
 

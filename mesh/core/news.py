@@ -32,15 +32,17 @@ HAS_MODEL = "llm"
 """The type of the nodes that have a model."""
 
 
-def for_models_below(news: AgentTold, kind: str) -> bool:
-    """Whether news about a node of this type is for the models below it."""
-    return news.from_person and news.action == "comment" and kind not in ("", HAS_MODEL)
+def for_models_below(news: AgentTold) -> bool:
+    """Whether it is for the models below a node that has none."""
+    return news.from_person and news.action == "comment" and news.kind not in ("", HAS_MODEL)
 
 
 def copy_for(news: AgentTold, place: Place) -> AgentTold:
     """What the node at a place is told of it, which may come to it in several ways. It has always the same
     id, so that it is told once."""
-    return msgspec.structs.replace(news, step=place.text, id=f"{original(news.id)}{_OF}{place.text}")
+    id = f"{original(news.id)}{_OF}{place.text}"
+    meant = news.copy_of or news.step
+    return msgspec.structs.replace(news, step=place.text, id=id, name="", kind=HAS_MODEL, copy_of=meant)
 
 
 def is_copy(news: AgentTold) -> bool:

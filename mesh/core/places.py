@@ -82,6 +82,16 @@ class Place(msgspec.Struct, frozen=True):
         return _ITERATION.findall(self.text)
 
     @property
+    def number(self) -> str:
+        """The number of the item of a map, or of the iteration of a loop, whose place this is; empty if it is
+        neither.
+
+        >>> Place("0.2#3").number, Place("0.2#3.1").number
+        ('3', '')
+        """
+        return self.text.rpartition(".")[2].partition("#")[2]
+
+    @property
     def enclosing(self) -> Iterator["Place"]:
         """The places of the nodes around it, the nearest first.
 

@@ -146,11 +146,13 @@ def row_text(row: OutlineRow, width: int, now: datetime) -> tuple[str, str, str]
 
 
 def took(agent: AgentView, now: datetime) -> str:
-    """How long an agent has worked, until its end or until now, as ``1:05`` or ``2:01:05``."""
+    """How long an agent has worked, until its end or until now, as ``1:05`` or ``2:01:05``; empty if it has
+    not begun."""
+    if agent.started_at is None:
+        return ""
     end = datetime.fromisoformat(agent.ended_at) if agent.ended_at else now
-    minutes, seconds = divmod(
-        max(0, int((end - datetime.fromisoformat(agent.created_at)).total_seconds())), 60
-    )
+    took_s = (end - datetime.fromisoformat(agent.started_at)).total_seconds()
+    minutes, seconds = divmod(max(0, int(took_s)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 

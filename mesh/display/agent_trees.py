@@ -30,7 +30,7 @@ def as_trees(agents: Iterable[AgentView]) -> list[Tree]:
 
 
 def by_beginning(agent: AgentView) -> tuple[str, list[int]]:
-    """Orders agents by when they began, and then by place."""
+    """Orders agents by since when they are there, and then by place."""
     return agent.created_at, [int(number) for number in _NUMBERS.findall(agent.place)]
 
 
@@ -49,9 +49,9 @@ def as_line(agent: AgentView) -> Text:
 
 
 def name_of(agent: AgentView) -> str:
-    """The name of an agent, with the number of an item of a map."""
-    place = Place(agent.place)
-    return f"item {place.iterations[-1]}: {agent.name}" if place.iterations else agent.name
+    """The name of an agent, with the number of an item of a map, or of an iteration of a loop."""
+    number = Place(agent.place).number
+    return f"{agent.name} #{number}" if number else agent.name
 
 
 def status_of(agent: AgentView) -> str:

@@ -285,6 +285,7 @@ _ROOT_AGENT = AgentView(
     user_content="Which cats are there?",
     subagents=[_UUID],
     created_at=_AT,
+    started_at=_AT,
 )
 _AGENT = AgentView(
     agent_id=_UUID,
@@ -299,6 +300,8 @@ _AGENT = AgentView(
     user_comment="only tabbies",
     subagents=[],
     created_at=_SINCE,
+    started_at=_SINCE,
+    machine="worker-1",
 )
 _MESSAGES: Examples = {
     "with a message": {"message": "list all resources"},

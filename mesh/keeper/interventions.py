@@ -120,7 +120,7 @@ class Interventions:
         """Some of the models below an agent have been told a comment: tells the others, if the request before
         failed on the way down. Raises `Conflict` if none of those that were told reads it any more."""
         told = self._told(loaded, agent, request)
-        if not for_models_below(told, self._kind_of(agent)):
+        if not for_models_below(told):
             return
         try:
             await self._hand_down(loaded, told, partial(_copies, loaded, told))
@@ -134,11 +134,11 @@ class Interventions:
     async def _tell(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)
         self._check(loaded, request)
-        told, kind = self._told(loaded, agent, request), self._kind_of(agent)
-        if for_models_below(told, kind):
+        told = self._told(loaded, agent, request)
+        if for_models_below(told):
             await self._hand_down(loaded, told, partial(_copies, loaded, told))
             return
-        if told.is_read and kind != HAS_MODEL:
+        if told.is_read and told.kind != HAS_MODEL:
             raise _mute(agent)
         start = start_of(told, loaded.conversation.id)
         events: list[AnyEvent] = [told] if start is None else [told, start]
@@ -180,6 +180,8 @@ class Interventions:
             now=request.now,
             adds=self._added(loaded, agent, request.adds, id) if request.adds else None,
             from_person=True,
+            name=agent.name,
+            kind=self._kind_of(agent),
             idempotency_key=caller.idempotency_key,
             body_hash=caller.body_hash,
         )
@@ -222,12 +224,17 @@ class Interventions:
                 "the root agent begins anew with the next message: cancel its turn, and send it again"
             )
         told, place = self._told(loaded, agent, request), Place(agent.place)
+        if not _starts_at(loaded, place):
+            around = loaded.conversation.agents.view(agent.parent_id or "")
+            raise Conflict(
+                f"{agent.name} is a node of an agent, and only agents begin anew; "
+                f"above it is {around.name if around else 'the root agent'}"
+            )
         changed = loaded.conversation.agents.changes(agent.place)
         told = structs.replace(told, changes=told.added_to(changed), restarts=True)
 
         def between_passes() -> list[AnyEvent]:
-            starts = (e for e in loaded.conversation.within(place) if isinstance(e, AgentStarted))
-            start = next(e for e in starts if e.place == place)
+            (start,) = _starts_at(loaded, place)
             return [told, *begun_anew(told, start, loaded.conversation.id)]
 
         await self._hand_down(loaded, told, between_passes)
@@ -334,6 +341,12 @@ def _at_work(loaded: LoadedConversation, id: str) -> AgentView:
     if agent.has_ended:
         raise has_ended(agent)
     return agent
+
+
+def _starts_at(loaded: LoadedConversation, place: Place) -> list[AgentStarted]:
+    """The start of the agent at a place; none if a node is there that is only a part of an agent."""
+    within = loaded.conversation.within(place)
+    return [event for event in within if isinstance(event, AgentStarted) and event.place == place]
 
 
 def has_ended(agent: AgentView) -> Conflict:

@@ -35,6 +35,7 @@ from mesh.core.events import (
     ConversationCompleted,
     ConversationCreated,
     NewsAction,
+    NodeInfo,
     UserMessage,
     now,
 )
@@ -132,8 +133,8 @@ _LISTEN_S = 20.0
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a keeper needs to know of the agent, and its bounds (times in seconds). ``root`` is the name of
     the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have, each with whether
-    its price is known, ``startable`` the agents that each may start (`startable_agents`), ``intervene`` what
-    people may do with agents at work."""
+    its price is known, ``startable`` the agents that each may start (`startable_agents`), ``nodes`` what its
+    journals say of its nodes (`infos_of_nodes`), ``intervene`` what people may do with agents at work."""
 
     agent: str
     digest: str
@@ -141,6 +142,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     root_kind: str = "llm"
     models: dict[str, bool] = {}
     startable: dict[str, dict[str, str]] = {}
+    nodes: dict[str, NodeInfo] = {}
     intervene: tuple[NewsAction, ...] = NEWS_ACTIONS
     system_prompt: str = ""
     turn_timeout_s: float = 3600.0
@@ -376,6 +378,7 @@ class Keeper:
             agent=settings.agent,
             digest=settings.digest,
             system_prompt=settings.system_prompt,
+            nodes=settings.nodes,
             context_id=request.context_id if request.context_id != session_id else "",
             idempotency_key=caller.idempotency_key,
             body_hash=caller.body_hash,

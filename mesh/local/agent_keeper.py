@@ -14,7 +14,7 @@ from mesh.push.service import PushNotifications
 from mesh.push.webhook import A2aVersion
 from mesh.tree.configured_limits import priced_models
 from mesh.tree.gate import NewestPolicy
-from mesh.tree.plan import startable_agents, tree_of
+from mesh.tree.plan import infos_of_nodes, startable_agents, tree_of
 from mesh.tree.turn import Tree
 
 
@@ -37,6 +37,7 @@ def agent_keeper(
         intervene=NEWS_ACTIONS if config.intervene is None else config.intervene,
         models=priced_models(config),
         startable=startable_agents(config),
+        nodes=infos_of_nodes(config),
         system_prompt=tree_of(config).prompt or config.prompt,
         turn_timeout_s=config.limits.turn_timeout_s,
         max_queue_per_conversation=config.limits.max_queue_per_conversation,

@@ -10,6 +10,7 @@ from mesh.config.model import A2aAgent, AgentNode, Config
 from mesh.config.schema_kinds import required
 from mesh.config.yaml_tree import Loc
 from mesh.core.agent_limits import OF_STARTED_AGENT, OF_TURN
+from mesh.core.events import NodeInfo
 from mesh.core.places import ROOT, Place
 from mesh.tree.template import BUILT_IN, placeholders, placeholders_in, plain_placeholders
 from mesh.tree.turn import PassInput
@@ -109,6 +110,20 @@ def startable_agents(config: Config) -> dict[str, dict[str, str]]:
     kinds = {name: agent.type for name, agent in config.callable_agents.items()}
     spawning = (planned for planned in all_nodes(config) if planned.node.spawn is not None)
     return {each.path: {name: kinds[name] for name in each.node.called if name in kinds} for each in spawning}
+
+
+def infos_of_nodes(config: Config) -> dict[str, NodeInfo]:
+    """What a journal says of the nodes of a config, by node path; nothing if each agent is one node."""
+    nodes = {planned.path: planned.node for planned in all_nodes(config)}
+    if not any(node.children for node in nodes.values()):
+        return {}
+    return {path: _info(node) for path, node in nodes.items()}
+
+
+def _info(node: AgentNode) -> NodeInfo:
+    if node.type != "loop":
+        return NodeInfo(node.name, node.type)
+    return NodeInfo(node.name, node.type, node.max_iterations, node.exit_when is not None)
 
 
 def callers(nodes: Iterable[PlannedNode], agent: str) -> list[str]:

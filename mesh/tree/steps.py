@@ -43,6 +43,7 @@ from mesh.core.events import (
 )
 from mesh.core.messages import User
 from mesh.core.news import (
+    HAS_MODEL,
     begun_anew,
     copy_for,
     for_models_below,
@@ -59,6 +60,7 @@ from mesh.policy.custom import PolicyContext
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.logs import fields
+from mesh.runtime.machine import MACHINE
 from mesh.tree.agent_slots import AgentSlots
 from mesh.tree.nodes_below import NodesBelow
 from mesh.tree.pass_clock import PassClock
@@ -856,9 +858,9 @@ class Steps:
             # The node that has started an agent knows best whether it can be stopped, and one without a model
             # which of the nodes below it have one.
             is_last = running is None or (
-                running.place == place and not news.stops and not self._is_for_models(news)
+                running.place == place and not news.stops and not for_models_below(news)
             )
-            if running is None and self._is_for_models(news):
+            if running is None and for_models_below(news):
                 return await self._tell_models(news, place)
             if not is_durable and is_last:
                 if problem := self._cannot_hear(news) or await self._journal(news):
@@ -880,11 +882,6 @@ class Steps:
                 return self._wake_for(news)  # the next call of the node brings it
 
     # -- what all models below a node are told
-
-    def _is_for_models(self, news: AgentTold) -> bool:
-        """Whether news is for the models below an agent that has none itself."""
-        start = self.known(news.place.step, AgentStarted)
-        return for_models_below(news, start.kind if start else "")
 
     async def _hear_for_models(self, news: AgentTold) -> Hearing:
         """Takes what this node and all below it are told: each model that is at work reads it, under an id of
@@ -979,11 +976,11 @@ class Steps:
     def _record_stopped(self, stop: AgentTold) -> None:
         """Records what a stop comes to: that the agent ends, and that it begins anew if it is to."""
         start = self._latest(stop.place.step, AgentStarted)
-        if start is None or self._latest(stop.place.step, NodeCompleted) is not None:
+        name = start.name if start else stop.name
+        if not name or self._latest(stop.place.step, NodeCompleted) is not None:
             return
-        if not stop.restarts:
-            end = NodeCompleted(name=start.name, status="deleted", text=stop.end_text)
-            self.record(stop.place.step, end)
+        if start is None or not stop.restarts:
+            self.record(stop.place.step, NodeCompleted(name=name, status="deleted", text=stop.end_text))
             return
         events = begun_anew(stop, start, self.turn.conversation_id)
         self._slots.ended(start.step)
@@ -1039,13 +1036,12 @@ class Steps:
                 return "ended"
             if at.call and self.known(at.call, ToolResult):
                 return "ended"
-        if is_copy(news):
-            return None  # of nodes that are no agents nothing more is known
         start = self.known(place.step, AgentStarted)
-        # What a model tells is for agents that were started; a person may tell one that was called, too.
-        if start is None or not (start.by or news.from_person):
+        kind = start.kind if start else news.kind
+        # What a model tells is for agents that were started; a person may tell any node.
+        if not kind or not (news.from_person or (start and start.by)):
             return "unknown"
-        return "mute" if news.is_read and start.kind != "llm" else None
+        return "mute" if news.is_read and kind != HAS_MODEL and not is_copy(news) else None
 
     async def _journal(self, news: AgentTold) -> Hearing | None:
         """Journals news for an agent below. Returns why it cannot take it; None if it does."""
@@ -1105,6 +1101,8 @@ class Steps:
 
     def _stamp(self, step: StepKey, event: E) -> E:
         turn = self.turn
+        if isinstance(event, LlmCall | ToolResult):
+            event = msgspec.structs.replace(event, machine=MACHINE)
         return msgspec.structs.replace(
             event, turn=turn.turn, step=step.text, time=event.time or now(), concealed=turn.conceals
         )

@@ -59,6 +59,8 @@ def example(kind: type[Event]) -> Event:
                 return (some(item),)
             case msgspec.inspect.DictType(value_type=msgspec.inspect.FloatType()):
                 return {"a": 1.5}
+            case msgspec.inspect.DictType(value_type=msgspec.inspect.StructType() as value):
+                return {"a": some(value)}
             case _:
                 return values[type(of).__name__.removesuffix("Type").lower()]
 

@@ -13,8 +13,9 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def agent(id: str, parent: str | None = None, **more: object) -> AgentView:
     known = {"agent_id": id, "parent_id": parent, "conversation_id": "c", "turn": 1, "place": "0", "name": id}
-    times = {"created_at": "2026-01-01T11:58:55Z", "status": "running", "user_content": "", "subagents": []}
-    return AgentView(**{**known, **times, **more})  # type: ignore[arg-type]
+    more = {"created_at": "2026-01-01T11:58:55Z"} | more
+    started = {"started_at": more["created_at"], "status": "running", "user_content": "", "subagents": []}
+    return AgentView(**{**known, **started, **more})  # type: ignore[arg-type]
 
 
 def outline(*agents: AgentView) -> AgentOutline:
@@ -105,3 +106,4 @@ def test_a_row_has_the_time_the_cost_and_the_current_line() -> None:
     assert (name.strip(), status.strip()) == ("lead", "running")
     assert rest == "Cities  1:05  $0.0310  calls search: two"
     assert took(agent("x", created_at="2026-01-01T09:58:55Z"), NOON) == "2:01:05"
+    assert took(agent("x", started_at=None), NOON) == ""

@@ -130,7 +130,7 @@ async def test_where_no_model_is_at_work_it_is_refused() -> None:
 
         await until(asks)
         status, body = await run.step_in(run.id, "comment", COMMENT)
-        told = "no model of agent test, or below it, is at work that could read this"
+        told = "no model of agent all, or below it, is at work that could read this"
         assert (status, body["error"]) == (409, told)
         assert await run.events(AgentTold) == []
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from mesh.core import agent_limits
-from mesh.core.agents_of_turn import AgentView
+from mesh.core.agents_of_turn import AgentsOfTurn, AgentView
 from mesh.core.conversation import Conversation, fold
 from mesh.core.events import (
     AgentsReported,
@@ -248,6 +248,24 @@ def test_whoever_is_told_the_agents_that_have_changed_knows_how_all_of_them_stan
             assert changed is not None
             known[id] = as_it_stands(changed, conversation)
         assert known == {each.agent_id: each for each in agents_shown(conversation, ended=True)}
+
+
+@examples(30)
+@given(ANY, troubles())
+def test_whoever_asks_a_model_is_shown_at_work_and_whoever_has_ended_as_it_ended(
+    case: Case, trouble: Trouble
+) -> None:
+    agents = AgentsOfTurn()
+    for journaled in live(case, trouble).events:
+        before = agents.at(journaled.place) if journaled.step else None
+        if isinstance(journaled, LlmCall):
+            assert before is not None and not before.has_ended and before.detail != "queued"
+        agents.apply(journaled)
+        if isinstance(journaled, NodeCompleted):
+            ended = agents.at(journaled.place)
+            assert ended is not None and ended.name == journaled.name
+            assert ended.status == ("error" if journaled.status == "failed" else journaled.status)
+        event(f"kind: {before.kind if before else ''}")
 
 
 @examples(30)

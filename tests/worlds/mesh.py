@@ -54,7 +54,7 @@ from mesh.tree.build import AgentFor, reach
 from mesh.tree.configured_limits import priced_models
 from mesh.tree.gate import NewestPolicy
 from mesh.tree.local import LocalTree
-from mesh.tree.plan import startable_agents
+from mesh.tree.plan import infos_of_nodes, startable_agents
 from mesh.tree.turn import (
     AbandonedTask,
     Ack,
@@ -208,6 +208,7 @@ class WorldMesh:
             intervene=NEWS_ACTIONS if self.config.intervene is None else self.config.intervene,
             models=priced_models(self.config),
             startable=startable_agents(self.config),
+            nodes=infos_of_nodes(self.config),
             system_prompt=self.config.prompt,
             agents_at_once=self.config.limits.agents_at_once,
             **settings,

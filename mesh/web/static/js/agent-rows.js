@@ -16,6 +16,8 @@
  * @property {string} [userComment]
  * @property {string | null} [result]
  * @property {string} createdAt
+ * @property {string | null} [startedAt] none while it is queued
+ * @property {string} [machine]
  * @property {string | null} [endedAt]
  * @property {string} [model]
  * @property {string} [activity]
@@ -31,8 +33,11 @@
 /** @param {Agent} agent */
 export const hasEnded = (agent) => Boolean(agent.endedAt);
 
-/** @type {(agent: Agent) => string} one of the statuses, or "paused" */
-export const standing = (agent) => (agent.detail === "paused" && !hasEnded(agent) ? "paused" : agent.status);
+/** @type {(agent: Agent) => string} one of the statuses, "paused" or "queued" */
+export const standing = (agent) => (hasEnded(agent) ? agent.status : agent.detail || agent.status);
+
+/** @type {(agent: Agent) => string} with the number of an item of a map, or of an iteration of a loop */
+export const nameOf = (agent) => agent.name + (/#[^.]*$/.exec(agent.place)?.[0].replace("#", " #") ?? "");
 
 /**
  * What an agent does or says at this moment, or how it ended; on one line.
@@ -105,9 +110,10 @@ export function counts(agents) {
   return found;
 }
 
-/** @type {(agent: Agent, now: number) => [number, number]} in milliseconds since the epoch */
+/** @type {(agent: Agent, now: number) => [number, number] | null} in milliseconds since the epoch; null: it has not begun */
 export function ranFrom(agent, now) {
-  const from = Date.parse(agent.createdAt);
+  if (!agent.startedAt) return null;
+  const from = Date.parse(agent.startedAt);
   return [from, agent.endedAt ? Date.parse(agent.endedAt) : Math.max(from, now)];
 }
 

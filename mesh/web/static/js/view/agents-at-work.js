@@ -1,7 +1,7 @@
 // @ts-check
 // The agents of the newest turn as a tree that folds and filters; a person steps in with any of them. Of a thousand
 // rows, those in view are in the page.
-import { counts, hasEnded, inView, lineOf, ranFrom, rowsOf, standing } from "../agent-rows.js";
+import { counts, hasEnded, inView, lineOf, nameOf, ranFrom, rowsOf, standing } from "../agent-rows.js";
 import { AgentsFeed } from "../agents-feed.js";
 import { messageOf, newKey } from "../api.js";
 import { visible } from "../exact-json.js";
@@ -17,11 +17,11 @@ const TICK_MS = 1_000;
 
 /** @type {Record<string, string>} */
 const STANDS = {
-  running: "running", modified: "changed, not read yet", awaiting_user: "waits for a person", paused: "paused",
+  running: "running", modified: "changed, not read yet", awaiting_user: "waits for a person", paused: "paused", queued: "queued",
   completed: "done", deleted: "deleted", error: "failed",
 };
 /** @type {Record<string, string>} the colour of the dot */
-const DOT = { modified: "running", awaiting_user: "waiting", paused: "idle", error: "failed" };
+const DOT = { modified: "running", awaiting_user: "waiting", paused: "idle", queued: "idle", error: "failed" };
 
 /** @typedef {"comment" | "modify" | "delete"} Form */
 
@@ -230,7 +230,10 @@ export class AgentsAtWork extends Component {
 
 /** @type {(rows: Row[], now: number) => [number, number]} */
 function spanOf(rows, now) {
-  const all = rows.map(({ agent }) => ranFrom(agent, now));
+  const all = rows.flatMap(({ agent }) => {
+    const ran = ranFrom(agent, now);
+    return ran ? [ran] : [];
+  });
   const from = all.reduce((least, [one]) => Math.min(least, one), now);
   return [from, Math.max(from + 1, all.reduce((most, [, one]) => Math.max(most, one), from))];
 }
@@ -238,9 +241,9 @@ function spanOf(rows, now) {
 /** @param {{row: Row, index: number, now: number, span: [number, number] | null, isSelected: boolean, problem: string, select: () => void, fold: (id: string) => void, act: (form: Form, agent: Agent) => void, hold: (agent: Agent) => void}} props */
 function AgentRow({ row, index, now, span, isSelected, problem, select, fold, act, hold }) {
   const { agent, level, below, isFolded } = row;
-  const [from, to] = ranFrom(agent, now);
+  const ran = ranFrom(agent, now);
   const stands = standing(agent);
-  const name = visible(agent.name);
+  const name = visible(nameOf(agent));
   const cost = agent.subtreeCostUsd ?? 0;
   const title = visible(agent.title || agent.userContent).slice(0, 200);
   return html`
@@ -259,12 +262,13 @@ function AgentRow({ row, index, now, span, isSelected, problem, select, fold, ac
         </div>
         <div class=${`second ${problem ? "problem" : ""}`}>
           <span>${STANDS[stands]}</span>
-          <span>${duration(to - from)}</span>
+          ${ran && html`<span>${duration(ran[1] - ran[0])}</span>`}
+          ${span && agent.machine && html`<span>on ${visible(agent.machine)}</span>`}
           ${cost > 0 && html`<span title=${`of which its own ${dollars(agent.costUsd ?? 0)}`}>${dollars(cost)}</span>`}
           <span class="line" role=${problem ? "alert" : undefined}>${problem || visible(lineOf(agent)).slice(-300)}</span>
         </div>
       </div>
-      ${span && html`<${Bar} ...${{ from, to, span, stands }} />`}
+      ${span && html`<${Bar} ...${{ ran, span, stands }} />`}
     </div>
   `;
 }
@@ -288,8 +292,10 @@ function Actions({ agent, name, act, hold }) {
   `;
 }
 
-/** @param {{from: number, to: number, span: [number, number], stands: string}} props */
-function Bar({ from, to, span: [first, last], stands }) {
+/** @param {{ran: [number, number] | null, span: [number, number], stands: string}} props */
+function Bar({ ran, span: [first, last], stands }) {
+  if (!ran) return html`<div class="time"></div>`;
+  const [from, to] = ran;
   const part = (/** @type {number} */ at) => (100 * (at - first)) / (last - first);
   const style = { left: `${part(from)}%`, width: `${Math.max(0.5, part(to) - part(from))}%` };
   return html`<div class="time" title=${`began ${duration(from - first)} after the first, took ${duration(to - from)}`}><i class=${stands} style=${style}></i></div>`;
