@@ -41,7 +41,7 @@ def as_line(agent: AgentView) -> Text:
     line.append(status_of(agent), style_of(agent))
     if agent.activity and not agent.detail:
         line.append(f", {one_line(agent.activity, _MOST_TASK)}", "dim")
-    line.append(f"  {about}  ")
+    line.append(f"  {about}  " if about else "  ")
     if agent.subtree_cost_usd:
         line.append(f"${agent.subtree_cost_usd:.4f}  ", "dim")
     line.append(agent.agent_id, "dim")
