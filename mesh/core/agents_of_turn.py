@@ -306,6 +306,10 @@ class AgentsOfTurn:
         """How all of them stand, in the order in which they began."""
         return map(self._shown, self._by_place.values())
 
+    def views_of(self, ids: Iterable[str]) -> Iterator[AgentView]:
+        """How those stand that have these ids."""
+        return (self._shown(self._by_id[id]) for id in ids if id in self._by_id)
+
     def _work(self, event: AnyEvent) -> None:
         """Takes what an event says of the agent that it happened in, and of those around that."""
         around = [agent for at in event.place.scopes if (agent := self._by_place.get(at.text))]

@@ -185,25 +185,10 @@ def view(conversation: Conversation) -> ConversationView:
     )
 
 
-def as_it_stands(agent: AgentView, conversation: Conversation) -> AgentView:
-    """An agent of a conversation, which may be one that asks a person."""
-    return _if_asking(agent, _asking(conversation))
-
-
-def agents_with(conversation: Conversation, ids: Iterable[str]) -> Iterator[AgentView]:
-    """Those agents of the newest turn of a conversation that have these ids."""
+def as_they_stand(agents: Iterable[AgentView], conversation: Conversation) -> Iterator[AgentView]:
+    """Agents of a conversation, of which some may ask a person."""
     asking = _asking(conversation)
-    for id in ids:
-        if (agent := conversation.agents.view(id)) is not None:
-            yield _if_asking(agent, asking)
-
-
-def agents_shown(conversation: Conversation, *, ended: bool) -> Iterator[AgentView]:
-    """The agents of the newest turn of a conversation: those at work, or all of them."""
-    asking = _asking(conversation)
-    for agent in conversation.agents.views():
-        if ended or not agent.has_ended:
-            yield _if_asking(agent, asking)
+    return (_if_asking(agent, asking) for agent in agents)
 
 
 def _asking(conversation: Conversation) -> set[str]:

@@ -24,6 +24,8 @@ MOST_AT_ONCE = 1_000
 """Agents of one page."""
 _MOST_REASON = 4_000
 """In bytes. A reason is told to the model of the agent above, and kept for ever."""
+_MOST_NAME = 64
+_KEYS = ("action", "text", "reason", "changes", "restart", "now")
 _HOW = (
     'say {"action": "comment", "text": "…"}, or {"action": "pause"}, "resume" or "delete", with a '
     '"reason" if you like, or {"action": "modify", "changes": {…}}; or, as older clients do, '
@@ -100,8 +102,12 @@ class AgentRoutes:
         return json_response(InterventionBody(reply.agent))
 
     def _intervention_in(self, body: dict[str, Any], agent_id: str, caller: Caller) -> Intervene:
-        """The intervention in a body, in any of its forms. Anything unclear is refused."""
+        """The intervention in a body, in any of its forms. What is unknown, or of no use, is refused."""
         action = body.get("action", _older_action(body))
+        if "action" in body and (unknown := sorted(body.keys() - _KEYS)):
+            raise BadRequest(f'"{unknown[0][:_MOST_NAME]}" is unknown; expected {", ".join(_KEYS)}')
+        if body.get("restart") and action != "modify":
+            raise BadRequest('"restart" goes with {"action": "modify"}')
         if action == "delete":
             return Intervene(agent_id, caller, "delete", _reason_in(body))
         now = body.get("now", False)

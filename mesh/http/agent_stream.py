@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from mesh.access.principal import principal_in
 from mesh.config.model import Config
-from mesh.core.errors import BadRequest
+from mesh.core.errors import BadRequest, Conflict
 from mesh.core.events import AnyEvent, CutOff, now
 from mesh.core.ids import is_id, new_id
 from mesh.core.places import ROOT, Place
@@ -29,7 +29,7 @@ from mesh.http.chunks import AiSdkParts, Chunk, ChunksOfTurn, FinishChunk
 from mesh.http.parsing import caller_of, id_to_create, json_object, read_request, text_in
 from mesh.http.responses import error_response, route, turn_headers
 from mesh.http.streams import Streams, event_frame
-from mesh.keeper.replies import TurnAccepted
+from mesh.keeper.replies import TurnAccepted, TurnAnswer
 from mesh.keeper.requests import Caller, Create, Intervene, SendMessage, Watch
 from mesh.net.sse import encode
 
@@ -111,6 +111,9 @@ class AgentStream:
             return await self._added(request, asked, caller)
         reply = await self._backend.ask(*self._message(request, asked, caller))
         conversation = reply.conversation
+        if isinstance(reply, TurnAnswer) and not reply.is_taken:
+            waits = reply.result.response if reply.result else ""
+            raise Conflict(f"{conversation.id} takes no message while a person is asked. {waits}")
         if isinstance(reply, TurnAccepted):
             at = _At(conversation.id, reply.turn, reply.seq)
         else:  # the same request has come before, and its turn is over, or waits for a person

@@ -118,16 +118,25 @@ class InterventionRequest(msgspec.Struct, frozen=True):
         Annotated[str, Meta(min_length=1, description="of a comment: what the agent is told")] | UnsetType
     ) = UNSET
     reason: (
-        Annotated[str, Meta(max_length=1_000, description="why; whoever waits for what is deleted is told")]
+        Annotated[str, Meta(max_length=4_000, description="why; whoever waits for what is deleted is told")]
         | UnsetType
     ) = UNSET
     changes: Annotated[AgentChanges, Meta(description="of modify: what is changed")] | UnsetType = UNSET
     restart: Annotated[bool, Meta(description="with modify: the agent begins anew")] = False
     now: Annotated[bool, Meta(description="break off a model call that is under way")] = False
     user_comment: (
-        Annotated[str, Meta(min_length=1, description="a comment, as clients of the older form say it")]
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                description="the older form: a comment, or one of the words delete, modify and unchanged",
+            ),
+        ]
         | UnsetType
     ) = msgspec.field(default=UNSET, name="userComment")
+    user_content: (
+        Annotated[str, Meta(min_length=1, description="the older form of modify: another task")] | UnsetType
+    ) = msgspec.field(default=UNSET, name="userContent")
     status: Annotated[str, Meta(description="deleted: the older form of delete")] | UnsetType = UNSET
 
 

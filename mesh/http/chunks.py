@@ -28,7 +28,7 @@ from mesh.core.events import (
     ToolResult,
 )
 from mesh.core.places import ROOT, Place, StepKey
-from mesh.core.view import PendingApproval, agents_with, view
+from mesh.core.view import PendingApproval, as_they_stand, view
 
 FinishReason = Literal["stop", "error", "cancelled", "awaiting_user", "paused"]
 """How it ended: with an answer, with a failure, by a person; or for now, as a person is asked, or has paused
@@ -162,7 +162,8 @@ class ChunksOfTurn:
     def _states(self, event: AnyEvent) -> Iterator[Chunk]:
         changed = self._conversation.agents.take_changed()
         asked = [self._conversation.agents.around(each.place) for each in self._conversation.pending]
-        for agent in agents_with(self._conversation, dict.fromkeys([*changed, *asked])):
+        found = self._conversation.agents.views_of(dict.fromkeys([*changed, *asked]))
+        for agent in as_they_stand(found, self._conversation):
             stands = (agent.status, agent.detail, agent.activity, agent.user_comment, agent.user_content)
             is_inside = self._place.contains(Place(agent.place))
             if is_inside and self._shown.get(agent.agent_id) != stands:

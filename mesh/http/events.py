@@ -29,9 +29,6 @@ from mesh.llm.prices import Prices
 from mesh.tree.configured_limits import limits_by_path
 from mesh.tree.outline import outline, outlines_of_called_agents
 
-"""The id of an event of all conversations: a cursor of each keeper. Cursors are nanoseconds, hence at most 19
-digits, which 64 bits hold."""
-
 
 class EventRoutes:
     """The handlers of the routes."""

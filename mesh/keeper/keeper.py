@@ -44,7 +44,7 @@ from mesh.core.history import messages_of
 from mesh.core.pending_approvals import may_be_covered
 from mesh.core.places import Place
 from mesh.core.verdict import Verdict
-from mesh.core.view import agents_shown, agents_with, as_it_stands, view
+from mesh.core.view import view
 from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.changed_agents import MOST_KEPT, ChangedAgents
@@ -270,6 +270,7 @@ class Keeper:
         """See `Recorder.start`. Raises `JournalError` when the events are not durable."""
         loaded = await self._shard.get(activation.conversation_id)
         reply = await loaded.start_agents(activation, events, scopes, asker)
+        self._note_changed_agents(loaded)
         if not reply.ack.taken and loaded.needs_pass:
             self._driver.start(loaded)
         return reply
@@ -277,7 +278,9 @@ class Keeper:
     async def slots(self, activation: Activation, request: SlotRequest) -> SlotReply | None:
         """See `Recorder`."""
         loaded = await self._shard.get(activation.conversation_id)
-        return await loaded.ask_for_slots(activation, request, _LISTEN_S)
+        reply = await loaded.ask_for_slots(activation, request, _LISTEN_S)
+        self._note_changed_agents(loaded)
+        return reply
 
     async def restart(self, lost: Activation) -> Restarted:
         """See `Recorder`. Raises `JournalError` when that is not durable."""
@@ -520,7 +523,7 @@ class Keeper:
         if request.message_id and body_hash:
             turn = loaded.conversation.turn
             await loaded.append([ApprovalShown(turn=turn, idempotency_key=key, body_hash=body_hash)])
-        return turn_answer(loaded.conversation)
+        return msgspec.structs.replace(turn_answer(loaded.conversation), is_taken=False)
 
     async def _note_approval_shown(self, request: NoteApprovalShown) -> NothingTaken:
         loaded = await self._shard.get(request.id)
@@ -582,7 +585,8 @@ class Keeper:
         agent = meant_by(loaded, request)
         if agent is None:  # of an earlier turn, by now
             return await self._show_agent(ShowAgent(request.agent))
-        return AgentReply(as_it_stands(agent, loaded.conversation))
+        (shown,) = loaded.as_they_stand([agent])
+        return AgentReply(shown)
 
     async def _show_agent(self, request: ShowAgent) -> AgentReply:
         loaded = await self._shard.with_agent(request.agent)
@@ -592,15 +596,16 @@ class Keeper:
         )
         steps = [event for event in events if event.turn == agent.turn]
         messages = messages_of(steps, Place(agent.place))
-        return AgentReply(as_it_stands(agent, loaded.conversation), messages)
+        (shown,) = loaded.as_they_stand([agent])
+        return AgentReply(shown, messages)
 
     async def _agents_of(self, request: ListAgents) -> Sequence[AgentView]:
         if request.conversation:
-            conversations = [(await self._flushed(request.conversation)).conversation]
+            found = [await self._flushed(request.conversation)]
         else:
-            conversations = await self._under_way()
-        shown = (agents_shown(each, ended=request.ended) for each in conversations)
-        after = (agent for agent in chain.from_iterable(shown) if agent.cursor > request.after)
+            found = await self._under_way()
+        shown = chain.from_iterable(each.as_they_stand(each.conversation.agents.views()) for each in found)
+        after = (a for a in shown if a.cursor > request.after and (request.ended or not a.has_ended))
         return nsmallest(request.limit, after, key=attrgetter("cursor"))
 
     async def _follow_agents(self, request: FollowAgents) -> FollowedAgents:
@@ -619,20 +624,20 @@ class Keeper:
 
     async def _agents_with(self, id: str, agents: Sequence[str]) -> list[AgentView]:
         """Agents of a conversation that have changed. Their turn may be over, and another one have begun."""
-        conversation = (await self._flushed(id)).conversation
-        found = [*agents_with(conversation, agents)]
+        loaded = await self._flushed(id)
+        found = [*loaded.as_they_stand(loaded.conversation.agents.views_of(agents))]
         if len(found) < len(agents):
             missing = {*agents} - {agent.agent_id for agent in found}
             events = await self._journal.read(id)
             found += [agent for agent in agents_of(events) if agent.agent_id in missing]
         return found
 
-    async def _under_way(self) -> list[Conversation]:
+    async def _under_way(self) -> list[LoadedConversation]:
         """The newest conversations whose turns have not ended."""
-        found: list[Conversation] = []
+        found: list[LoadedConversation] = []
         for id in islice(self._shard.index.turns_under_way(), _MOST_LISTED):
             try:
-                found.append((await self._flushed(id)).conversation)
+                found.append(await self._flushed(id))
             except (JournalError, NotFound) as problem:  # one that cannot be read hides no other
                 _log.warning("event=not_listed conversation=%s %s", id, fields(message=problem))
         return found
@@ -681,11 +686,14 @@ class Keeper:
         await loaded.flush()
         return loaded
 
+    def _note_changed_agents(self, loaded: LoadedConversation) -> None:
+        self._changed_agents.changed(loaded.conversation.id, loaded.take_changed_agents())
+
     # -- called by the shard and by what looks for covered approvals
 
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
         self._feeds.appended(loaded, events)
-        self._changed_agents.changed(loaded.conversation.id, loaded.conversation.agents.take_changed())
+        self._note_changed_agents(loaded)
         self._push.on_journaled(loaded.conversation.id, events)
         self._approvals.expire_at(loaded.conversation.id, loaded.conversation.first_deadline)
         asked = [event for event in events if isinstance(event, ApprovalRequired)]

@@ -10,7 +10,7 @@ Appends go one at a time; each is deduplicated by event key, numbered, made dura
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from weakref import WeakValueDictionary
@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from mesh.core.agent_limits import AgentsStarted, is_start, refusal
+from mesh.core.agents_of_turn import AgentView
 from mesh.core.budget import CallRequest, Scope
 from mesh.core.conversation import Conversation
 from mesh.core.errors import JournalError
@@ -43,8 +44,9 @@ from mesh.core.events import (
     Validation,
     now,
 )
-from mesh.core.places import ROOT
+from mesh.core.places import ROOT, Place
 from mesh.core.spend_of_runs import spend_of
+from mesh.core.view import as_they_stand
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
 from mesh.keeper.budgets import Admission, lost_calls, settled_late
@@ -186,6 +188,19 @@ class LoadedConversation:
         if any(each.max_nusd is not None or each.max_conversation_nusd is not None for each in scopes):
             return True
         return not {"max_cost_usd", "max_conversation_cost_usd"}.isdisjoint(self.conversation.budget)
+
+    def as_they_stand(self, agents: Iterable[AgentView]) -> Iterator[AgentView]:
+        """Agents of the conversation, of which some may ask a person or wait for a slot."""
+        for agent in as_they_stand(agents, self.conversation):
+            is_queued = not agent.detail and not agent.has_ended and self.slots.is_waiting(agent.place)
+            yield msgspec.structs.replace(agent, detail="queued", started_at=None) if is_queued else agent
+
+    def take_changed_agents(self) -> list[str]:
+        """The ids of the agents that stand otherwise since this was called last."""
+        agents = self.conversation.agents
+        queued = (agents.at(Place(place)) for place in self.slots.take_changed())
+        ids = [*agents.take_changed(), *(agent.agent_id for agent in queued if agent)]
+        return [*dict.fromkeys(ids)]
 
     def intervening(self, agent: str) -> asyncio.Lock:
         """What is held while a person steps in with an agent."""

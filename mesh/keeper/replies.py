@@ -32,11 +32,13 @@ from mesh.push.webhook import Webhook
 
 
 class TurnAnswer(msgspec.Struct, frozen=True, tag=True):
-    """A turn that ended or waits for a person. ``result`` is None when it failed; then ``error`` says why."""
+    """A turn that ended or waits for a person. ``result`` is None when it failed; then ``error`` says why.
+    Not ``is_taken``: it is the reply to a message that begins no turn, as a person is asked something."""
 
     conversation: ConversationView
     result: TurnResult | None = None
     error: str | None = None
+    is_taken: bool = True
 
 
 class TurnAccepted(msgspec.Struct, frozen=True, tag=True):

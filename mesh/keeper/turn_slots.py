@@ -57,6 +57,16 @@ class TurnSlots:
         self._askers: dict[str, _Asker] = {}
         # By the place of the slot: the askers that work in it, and wait for agents; and where these run.
         self._resting: dict[str, dict[str, str]] = {}
+        self._changed: set[str] = set()  # the places that have joined those who wait, or left them
+
+    def is_waiting(self, place: str) -> bool:
+        """Whether the agent at a place waits for a slot."""
+        return place in self._waiting
+
+    def take_changed(self) -> set[str]:
+        """The places of those who have begun to wait since this was called last, or wait no more."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     @property
     def held(self) -> frozenset[str]:
@@ -85,6 +95,7 @@ class TurnSlots:
             place = self._first
             del self._waiting[place]
             self._held.add(place)
+        self._changed.update(place for place in places if place in self._waiting)
         return tuple(place for place in places if place in self._held)
 
     def change(self, request: SlotRequest, at: str = "") -> SlotReply:
@@ -140,6 +151,7 @@ class TurnSlots:
         """The pass is over. Whoever still waits for news gets a reply."""
         askers, self._askers = self._askers, {}
         self._held.clear()
+        self._changed.update(self._waiting)
         self._waiting.clear()
         self._resting.clear()
         for asker in askers.values():
@@ -157,6 +169,7 @@ class TurnSlots:
             asker.grant(take)
         else:
             self._waiting.setdefault(take.place, []).append((asker, take))
+            self._changed.add(take.place)
 
     def _leave(self, place: str, name: str) -> None:
         asker = self._asker(name)
@@ -164,7 +177,7 @@ class TurnSlots:
         if takes:
             self._waiting[place] = takes
         else:
-            self._waiting.pop(place, None)
+            self._wait_no_more(place)
         if not self._works_on(place, name) and place in self._resting:
             self._held.discard(place)
 
@@ -178,12 +191,18 @@ class TurnSlots:
 
     def _drop(self, place: str) -> None:
         self._held.discard(place)
-        self._waiting.pop(place, None)
+        self._wait_no_more(place)
         self._resting.pop(place, None)
+
+    def _wait_no_more(self, place: str) -> list[tuple[_Asker, SlotTake]]:
+        if place not in self._waiting:
+            return []
+        self._changed.add(place)
+        return self._waiting.pop(place)
 
     def _grant(self) -> None:
         while self._waiting and len(self._held) < self._at_once:
             place = self._first
             self._held.add(place)
-            for asker, take in self._waiting.pop(place):
+            for asker, take in self._wait_no_more(place):
                 asker.grant(take)

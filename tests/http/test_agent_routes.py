@@ -209,6 +209,8 @@ async def test_the_task_of_an_agent_is_changed_in_the_form_of_older_clients_too(
         ({"action": "modify", "changes": {"budget": {"max_calls": 1}}}, "max_calls"),
         ({"action": "modify", "changes": {"model": "gpt-0"}}, "no node has the model gpt-0"),
         ({"action": "modify", "restart": "yes"}, '"restart" must be true or false'),
+        ({"action": "modify", "restarts": True, "changes": {"task": "x"}}, '"restarts" is unknown; expected'),
+        ({"action": "pause", "restart": True}, '"restart" goes with {"action": "modify"}'),
         ({"action": "modify", "restart": True, "changes": {}}, '"changes" must have one of task, prompt'),
         ({"action": "modify", "changes": {"prompt": "x" * 999_999}}, '"changes" has more than'),
         ({"userComment": "modify"}, '"changes": Expected `str`, got `null` - at `$.task`'),

@@ -163,6 +163,11 @@ async def test_who_asks_a_person_is_told_of_and_the_stream_goes_on_after_the_dec
         assert asks.finish["finishReason"] == "awaiting_user"
         (asked,) = asks.finish["approvals"]
         assert asks.of("agent-state")[-1]["agent"]["status"] == "awaiting_user"
+        other = await http.post(
+            "/agent/stream", json={"prompt": "add 2", "agentId": asks.finish["conversationId"]}
+        )
+        assert other.status_code == 409
+        assert "takes no message while a person is asked. Waiting for approval" in other.json()["error"]
         decided = await http.post(f"/approvals/{asked['uuid']}", json={"approved": True})
         assert decided.status_code == 200
         rest = await read(http, "POST", json={"prompt": "add"}, last=asks.id)

@@ -29,7 +29,7 @@ from mesh.core.events import (
 )
 from mesh.core.ids import agent_id
 from mesh.core.places import StepKey
-from mesh.core.view import agents_shown, as_it_stands, view
+from mesh.core.view import as_they_stand, view
 from mesh.keeper import event_feeds
 from mesh.net.backoff import Backoff
 from mesh.tree import agent_slots
@@ -246,8 +246,9 @@ def test_whoever_is_told_the_agents_that_have_changed_knows_how_all_of_them_stan
         for id in conversation.agents.take_changed():
             changed = conversation.agents.view(id)
             assert changed is not None
-            known[id] = as_it_stands(changed, conversation)
-        assert known == {each.agent_id: each for each in agents_shown(conversation, ended=True)}
+            (known[id],) = as_they_stand([changed], conversation)
+        shown = as_they_stand(conversation.agents.views(), conversation)
+        assert known == {each.agent_id: each for each in shown}
 
 
 @examples(30)

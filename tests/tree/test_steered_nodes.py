@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from mesh.core.events import AgentTold, LlmCall, NodeCompleted, ToolResult
+from mesh.keeper.requests import FollowAgents
 from tests.tree.test_beginning_anew import Restarting
-from tests.tree.test_interventions import Watched, asked, held, mesh
+from tests.tree.test_interventions import SEARCH, WAIT, Watched, asked, held, mesh, spawn
 from tests.worlds.mesh import says, until
 from tests.worlds.trees import ByNode, add, llm, loop, parallel, sequential, tool
 
@@ -234,3 +235,26 @@ async def test_what_cannot_be_meant_of_a_node_is_refused_with_the_reason() -> No
         assert (await run.step_in(run.id, "delete"))[0] == 200
         status, body = await run.step_in(after, "comment", "hi")
         assert status == 409 and "was deleted" in body["error"]
+
+
+async def test_an_agent_that_waits_for_a_slot_is_queued_also_for_those_who_follow() -> None:
+    model = ByNode(main=[spawn("cats", "dogs"), WAIT, says("done")], search=[says("found")])
+    model.gates["search"] = asyncio.Event()
+    async with mesh(model, SEARCH, limits={"agents_at_once": 1}) as world:
+        run = Watched(world)
+        before = await world.keeper.follow(FollowAgents())
+        await run.begin()
+        await asked(model, "search")
+        cats, dogs = (await run.agents())["0.search@0-0-0"], (await run.agents())["0.search@0-0-1"]
+        assert (cats.get("detail"), dogs["detail"], "startedAt" in dogs) == (None, "queued", False)
+        assert (await run.step_in(dogs["agentId"], "comment", "only puppies"))[0] == 200
+        changes = await world.keeper.follow(FollowAgents(before.cursor))
+        stand = {agent.user_content: agent.detail or agent.status for agent in changes.agents}
+        assert (stand["cats"], stand["dogs"]) == ("running", "queued")
+        model.gates["search"].set()
+        assert await run.answer() == "done"
+        changes = await world.keeper.follow(FollowAgents(changes.cursor))
+        stand = {agent.user_content: agent.detail or agent.status for agent in changes.agents}
+        assert (stand["cats"], stand["dogs"]) == ("completed", "completed")
+        heard = {call.node: len(call.heard) for call in await run.events(LlmCall)}
+    assert heard["0.search@0-0-1"] == 1

@@ -114,5 +114,24 @@ export async function bodyOf(response) {
   throw new ApiError(body.error ?? `The server refused (HTTP ${response.status}).`, response.status);
 }
 
-// A key for one act of a person. The mesh acts once, however often a request with this key is repeated.
-export const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("");
+/** What a person does. The same once more, after its answer was lost, is the same act: the mesh acts once. */
+export class Acts {
+  /** @type {{what: string, key: string} | null} */
+  #unanswered = null;
+
+  /**
+   * @template T
+   * @param {unknown} what the act, with what it is about
+   * @param {(key: string) => Promise<T>} ask sends the request with an Idempotency-Key
+   */
+  async once(what, ask) {
+    const text = JSON.stringify(what);
+    if (this.#unanswered?.what !== text) this.#unanswered = { what: text, key: newKey() };
+    const answer = await ask(this.#unanswered.key);
+    this.#unanswered = null;
+    return answer;
+  }
+}
+
+// The mesh acts once, however often a request with this key is repeated.
+const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("");

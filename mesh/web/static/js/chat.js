@@ -1,7 +1,7 @@
 // @ts-check
 // The state of the page and what a person can do. Views read `state` and call the methods; the listener is called
 // after every change of `state`.
-import { messageOf, newKey } from "./api.js";
+import { Acts, messageOf } from "./api.js";
 import { Feed } from "./feed.js";
 import * as conversations from "./conversation.js";
 
@@ -54,8 +54,7 @@ export class Chat {
   };
   /** @type {Feed | null} */
   #feed = null;
-  /** @type {{message: string, key: string} | null} */
-  #unsent = null;
+  #acts = new Acts();
   /** @type {MeshEvent[]} */
   #spends = [];
   #hasAskedForSpend = false;
@@ -75,7 +74,6 @@ export class Chat {
   open(id = "") {
     this.#feed?.stop();
     this.#feed = null;
-    this.#unsent = null;
     this.#spends = [];
     this.#hasAskedForSpend = false;
     this.#set({
@@ -98,8 +96,8 @@ export class Chat {
   async send(message) {
     const isTaken = await this.#taken(async () => {
       if (!this.state.conversation.id) await this.#begin();
-      await this.api.send(this.state.conversation.id, message, this.#keyFor(message));
-      this.#unsent = null;
+      const { id } = this.state.conversation;
+      await this.#acts.once([id, message], (key) => this.api.send(id, message, key));
     });
     this.listChanged();
     return isTaken;
@@ -129,15 +127,6 @@ export class Chat {
     this.#set({ sending: true });
     // A stream that does not open must not keep the message back: its events are replayed later.
     await Promise.race([this.#feed?.opened, new Promise((resolve) => setTimeout(resolve, OPENING_TIMEOUT_MS))]);
-  }
-
-  /**
-   * The same message again, after an answer was lost, is the same message: the mesh takes it once.
-   * @param {string} message
-   */
-  #keyFor(message) {
-    if (this.#unsent?.message !== message) this.#unsent = { message, key: newKey() };
-    return this.#unsent.key;
   }
 
   /**
@@ -180,7 +169,8 @@ export class Chat {
    */
   stepIn(action, text) {
     const step = text === undefined ? { action } : { action, text };
-    return this.#taken(() => this.api.intervene(this.state.conversation.id, step, newKey()));
+    const { id } = this.state.conversation;
+    return this.#taken(() => this.#acts.once([id, step], (key) => this.api.intervene(id, step, key)));
   }
 
   /**

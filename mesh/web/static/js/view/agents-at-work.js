@@ -3,7 +3,7 @@
 // rows, those in view are in the page.
 import { counts, hasEnded, inView, lineOf, nameOf, ranFrom, rowsOf, standing } from "../agent-rows.js";
 import { AgentsFeed } from "../agents-feed.js";
-import { messageOf, newKey } from "../api.js";
+import { Acts, messageOf } from "../api.js";
 import { visible } from "../exact-json.js";
 import { Component, createRef, html } from "../html.js";
 import { Icon } from "./icons.js";
@@ -44,6 +44,7 @@ export class AgentsAtWork extends Component {
   state = { query: "", status: "", folded: new Set(), selected: "", acting: null, problems: {}, hasTimeline: false, top: 0, height: 800 };
   /** @type {AgentsFeed | null} */
   #feed = null;
+  #acts = new Acts();
   #rows = createRef();
   #ticking = 0;
   #isDrawing = false;
@@ -150,7 +151,7 @@ export class AgentsAtWork extends Component {
   #step = async (id, step) => {
     const say = (/** @type {string} */ problem) => this.setState(({ problems }) => ({ problems: { ...problems, [id]: problem } }));
     try {
-      const { agent } = await this.props.api.intervene(id, step, newKey());
+      const { agent } = await this.#acts.once([id, step], (key) => this.props.api.intervene(id, step, key));
       this.#feed?.put(agent);
       say("");
       return true;
@@ -308,7 +309,8 @@ function Bar({ ran, span: [first, last], stands }) {
 class ActionForm extends Component {
   constructor(/** @type {any} */ props) {
     super(props);
-    this.state = { text: props.form === "modify" ? props.agent.userContent : "", prompt: "", restart: false, isBusy: false };
+    const { form, agent } = props;
+    this.state = { text: form === "modify" && isWhole(agent.userContent) ? agent.userContent : "", prompt: "", restart: false, isBusy: false };
   }
 
   #box = createRef();
@@ -352,7 +354,7 @@ class ActionForm extends Component {
   render() {
     const { form, agent, below, problem, close } = this.props;
     const { text, isBusy } = this.state;
-    const name = visible(agent.name);
+    const name = visible(nameOf(agent));
     const headings = { comment: `Tell ${name} something`, modify: `Change ${name}`, delete: `Delete ${name}${goesWith(below)}?` };
     const labels = { comment: "Comment", modify: "Task", delete: "Reason (optional); whoever waits for it is told" };
     return html`
@@ -378,6 +380,9 @@ class ActionForm extends Component {
   /** @param {"text" | "prompt"} field */
   #typed = (field) => (/** @type {{target: HTMLTextAreaElement}} */ { target }) => this.setState({ [field]: target.value });
 }
+
+/** @param {string} content a mesh cuts what is longer, and a task that was cut must not be sent back as another one */
+const isWhole = (content) => content.length <= 1_000;
 
 /** @param {number} below */
 const goesWith = (below) => (below ? ` and the ${count(below, "agent")} below it` : "");
