@@ -11,7 +11,7 @@ from mesh.llm.port import LlmRequest
 from tests.web.conftest import OpenStage
 from tests.web.world import WITHIN_MS, WITHIN_S, Person
 from tests.worlds.mesh import calls, says
-from tests.worlds.trees import ByNode, config, llm
+from tests.worlds.trees import ByNode, config, llm, parallel, sequential
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -84,6 +84,37 @@ async def opened(person: Person, total: int) -> Locator:
 
 async def filtered(page: Page, text: str) -> None:
     await page.get_by_role("searchbox", name="Filter agents").fill(text)
+
+
+async def test_a_node_that_has_not_begun_is_told_something_and_another_one_is_deleted(
+    stage: OpenStage,
+) -> None:
+    model = ByNode()
+    model.gates["first"] = asyncio.Event()
+    tree = sequential(llm("first"), llm("second"), parallel(llm("a"), llm("b"), name="both"), name="all")
+    live, person = await stage(model, config(tree))
+    page = person.page
+    await person.say("go")
+    at_work = await opened(person, 4)
+    await expect(row(page, "first, running")).to_be_visible()
+    await expect(row(page, "both, queued")).to_be_visible()
+    await row(page, "second, queued").hover()
+    await row(page, "second").get_by_role("button", name="Comment on second").click()
+    await at_work.get_by_role("textbox", name="Comment").fill("be brief")
+    await at_work.get_by_role("button", name="Tell").click()
+    await row(page, "both").hover()
+    await row(page, "both").get_by_role("button", name="Change both").click()
+    await expect(at_work.get_by_role("textbox", name="Task")).to_be_visible()
+    await expect(at_work.get_by_role("checkbox")).to_have_count(0)  # it is no agent that could begin anew
+    await page.keyboard.press("Escape")
+    await row(page, "both").hover()
+    await row(page, "both").get_by_role("button", name="Delete both").click()
+    await at_work.get_by_role("button", name="Delete", exact=True).click()
+    await expect(row(page, "both")).to_contain_text("Deleted by a person")
+    live.call(model.gates["first"].set)
+    await expect(row(page, "second, done")).to_be_visible(timeout=WITHIN_MS)
+    assert "be brief" in str(model.messages["second"])
+    assert model.asked == {"first": 1, "second": 1}
 
 
 async def test_a_person_steers_one_of_two_hundred_agents(stage: OpenStage) -> None:

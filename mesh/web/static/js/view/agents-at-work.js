@@ -366,7 +366,7 @@ class ActionForm extends Component {
         </label>
         ${form === "modify" && html`
           <label>Prompt, in place of the one that it has (optional)<textarea rows="2" value=${this.state.prompt} onInput=${this.#typed("prompt")}></textarea></label>
-          ${agent.parentId && html`<label class="check"><input type="checkbox" checked=${this.state.restart} onChange=${() => this.setState({ restart: !this.state.restart })} /> Begin anew: what it learned is set aside${below ? `, and ${count(below, "agent")} below it end` : ""}</label>`}
+          ${beginsAnew(agent) && html`<label class="check"><input type="checkbox" checked=${this.state.restart} onChange=${() => this.setState({ restart: !this.state.restart })} /> Begin anew: what it learned is set aside${below ? `, and ${count(below, "agent")} below it end` : ""}</label>`}
         `}
         ${problem && html`<p class="problem" role="alert">${problem}</p>`}
         <div class="buttons">
@@ -380,6 +380,9 @@ class ActionForm extends Component {
   /** @param {"text" | "prompt"} field */
   #typed = (field) => (/** @type {{target: HTMLTextAreaElement}} */ { target }) => this.setState({ [field]: target.value });
 }
+
+/** @type {(agent: Agent) => boolean} whether it may: a node that is only a part of an agent may not */
+const beginsAnew = (agent) => /[@#][^.]*$/.test(agent.place);
 
 /** @param {string} content a mesh cuts what is longer, and a task that was cut must not be sent back as another one */
 const isWhole = (content) => content.length <= 1_000;
