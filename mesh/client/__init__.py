@@ -1,6 +1,7 @@
 """The client of the REST API: what most programs need, as functions. `mesh.client.rest` has all of it."""
 
 from mesh.client.functions import (
+    add_agent,
     agent,
     get_agent,
     get_agent_tree,
@@ -8,4 +9,11 @@ from mesh.client.functions import (
     user_intervention,
 )
 
-__all__ = ["agent", "get_agent", "get_agent_tree", "set_query_user_handler", "user_intervention"]
+__all__ = [
+    "add_agent",
+    "agent",
+    "get_agent",
+    "get_agent_tree",
+    "set_query_user_handler",
+    "user_intervention",
+]

@@ -17,13 +17,12 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from mesh.client.responses import AgentAnswer, ShownAgent
 from mesh.client.rest import MeshClient, RequestRefused
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import Decision
-from mesh.core.events import NewsAction
 from mesh.core.view import PendingApproval
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -91,7 +90,7 @@ async def get_agent(
 
 async def user_intervention(
     agent_id: str,
-    action: NewsAction,
+    action: Literal["comment", "modify", "pause", "resume", "delete"],
     text: str = "",
     *,
     changes: Mapping[str, Any] | None = None,
@@ -104,6 +103,19 @@ async def user_intervention(
     ``pause``, ``resume`` or ``delete``, with the text as the reason. Returns how the agent stands then."""
     async with asyncio.timeout(within_s), _mesh(client) as mesh:
         return await mesh.intervene(agent_id, action, text, changes=changes, now=now, restart=restart)
+
+
+async def add_agent(
+    agent_id: str,
+    name: str,
+    task: str,
+    *,
+    client: MeshClient | None = None,
+    within_s: float = SHOWN_WITHIN_S,
+) -> AgentView:
+    """Adds an agent to one at work, of those that this one may start. Returns the new agent."""
+    async with asyncio.timeout(within_s), _mesh(client) as mesh:
+        return await mesh.add_agent(agent_id, name, task)
 
 
 @asynccontextmanager

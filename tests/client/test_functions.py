@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from mesh.client import agent, get_agent, get_agent_tree, rest, set_query_user_handler, user_intervention
+from mesh.client import (
+    add_agent,
+    agent,
+    get_agent,
+    get_agent_tree,
+    rest,
+    set_query_user_handler,
+    user_intervention,
+)
 from mesh.client.rest import MeshUnreachable, RequestRefused
 from mesh.core.view import PendingApproval
 from tests.worlds.live import LiveMesh, Spoken
@@ -114,6 +122,24 @@ async def test_people_step_in_with_an_agent_that_was_asked_so(
         assert (await asyncio.wait_for(asking, 30)).response == "done"
         assert [*await get_agent_tree(id, ended=True)] == [id]
     assert "be brief" in str(model.messages["main"])
+
+
+async def test_an_agent_is_added_to_one_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ByNode(main=[says("done")])
+    text = config(
+        llm("main", agents=["search"], spawn={}), agents=[llm("search", "find {task}", description="Finds.")]
+    )
+    with live(monkeypatch, model, text) as mesh:
+        model.gates["main"] = asyncio.Event()
+        asking = asyncio.create_task(agent("go"))
+        async with asyncio.timeout(30):
+            while not (tree := await get_agent_tree()):
+                pass
+        added = await add_agent(next(iter(tree)), "search", "birds")
+        assert (added.name, added.user_content, added.parent_id) == ("search", "birds", next(iter(tree)))
+        mesh.call(model.gates["main"].set)
+        await asyncio.wait_for(asking, 30)
+        assert (await get_agent(added.agent_id)).agent.result == "search says find birds"
 
 
 async def test_what_goes_wrong_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
