@@ -45,7 +45,10 @@ AgentStatus = Literal["running", "modified", "awaiting_user", "completed", "dele
 _ENDED_WITH_IT = "what it worked for has ended"
 _NOT_BEGUN = "it did not begin, as what it is a part of has ended"
 _DEEPEST = 100
-"""How many nodes may be around each other here. A config allows fewer, but a journal may be imported."""
+_MOST_NODES = 50_000
+"""How many nodes may be around each other here, and in a turn. Usual ones have fewer, but a journal may be
+imported."""
+_MOST_DIGITS = 9
 _MOST_TEXT = 1_000
 """How many characters of what an agent was told, and of what it brought, are kept here."""
 _MOST_SAID = 200
@@ -104,7 +107,38 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class _Agent:
-    """One agent, up to date after each event."""
+    """One agent or node, up to date after each event. A keeper has very many of them in memory."""
+
+    __slots__ = (
+        "activity",
+        "at_work",
+        "below",
+        "budget",
+        "changes",
+        "comment",
+        "content",
+        "created_at",
+        "ended_at",
+        "held_at",
+        "id",
+        "is_held",
+        "kind",
+        "machine",
+        "metadata",
+        "model",
+        "name",
+        "parent",
+        "place",
+        "result",
+        "saying",
+        "spent",
+        "spent_below",
+        "started_at",
+        "status",
+        "title",
+        "turn",
+        "unread",
+    )
 
     def __init__(self, id: str, parent: "_Agent | None", place: str, name: str, kind: str, start: AnyEvent):
         self.id = id
@@ -120,7 +154,7 @@ class _Agent:
         self.metadata: Mapping[str, str] = {}
         self.budget: Mapping[str, float] = {}  # what its start gave it
         self.changes: dict[str, Any] = {}  # what people have changed of it
-        self.unread: set[str] = set()  # the ids of changes that its model has not met
+        self.unread: frozenset[str] = frozenset()  # the ids of changes that its model has not met
         self.below: list[str] = []
         self.at_work: dict[str, _Agent] = {}  # those below it that have not ended, by place
         self.status: AgentStatus = "running"
@@ -163,6 +197,8 @@ class _Agent:
 
 class _Spent:
     """Tokens, and a cost in 10⁻⁹ USD."""
+
+    __slots__ = ("_nusd", "_tokens")
 
     def __init__(self) -> None:
         self._tokens = self._nusd = 0
@@ -224,7 +260,7 @@ class AgentsOfTurn:
             case LlmCall(heard=heard) if heard:
                 self._read.update(heard)
                 if agent := self._by_place.get(event.node):
-                    agent.unread.difference_update(heard)
+                    agent.unread = agent.unread.difference(heard)
             case ToolResult() | Validation():
                 self._answered(event)
                 self._iterate(event)
@@ -365,7 +401,7 @@ class AgentsOfTurn:
         agent.content = _cut(event.changes.get("task", agent.content))
         agent.metadata = event.changes.get("metadata", agent.metadata)
         if event.is_read:
-            agent.unread.add(event.id)
+            agent.unread |= {event.id}
 
     def _open(self, event: UserMessage) -> None:
         self._by_place.clear()
@@ -405,6 +441,8 @@ class AgentsOfTurn:
             self._called.setdefault(call.text, []).append(agent)
             agent.content = agent.content or _told_to(self._said.get(call.text, {}))
         self._begin(agent, event)
+        if parent.ended_at is not None:  # only in a journal that was imported
+            self._end(agent, event, "deleted", _ENDED_WITH_IT)
 
     # -- the nodes of an agent
 
@@ -429,7 +467,7 @@ class AgentsOfTurn:
         self._changed[node.id] = None
         for index in count():
             info = self._nodes.get(f"{path}.{index}")
-            if info is None:
+            if info is None or len(self._by_place) >= _MOST_NODES:
                 break
             place = at.child(index, iteration)
             id = agent_id(self._conversation_id, event.turn, place)
@@ -454,8 +492,10 @@ class AgentsOfTurn:
             return
         if info.kind not in ("sequential", "loop") or end.status == "failed" or end.exits or end.ends_agent:
             return
-        if info.kind == "loop" and not node.at_work and not info.is_checked:
-            self._begin_iteration(node, info, int(end.place.iterations[-1]) + 1, end)
+        number = end.place.number
+        is_counted = number.isdecimal() and len(number) <= _MOST_DIGITS
+        if info.kind == "loop" and is_counted and not node.at_work and not info.is_checked:
+            self._begin_iteration(node, info, int(number) + 1, end)
         self._begin_next(node, end)
 
     def _iterate(self, event: ToolResult | Validation) -> None:
