@@ -46,7 +46,7 @@ _LEAST_TEXT = 200
 
 ExchangeOf = Callable[[str], Sequence[Message]]
 """Takes what a fork is told, and gives the messages that it begins with."""
-AgentStatus = Literal["completed", "failed", "deleted", "running", "queued", "awaiting_user"]
+SummaryStatus = Literal["completed", "failed", "deleted", "running", "queued", "awaiting_user"]
 Until = Literal["all", "any"]
 
 
@@ -67,7 +67,7 @@ class AgentSummary(msgspec.Struct, frozen=True, omit_defaults=True):
 
     handle: str
     agent: str
-    status: AgentStatus
+    status: SummaryStatus
     title: str = ""
     result: str = ""
 
@@ -417,7 +417,7 @@ class AgentsAtWork:
 
     def _entry(self, place: str, most: int) -> AgentSummary:
         start, end = self._started[place], self._ends.get(place)
-        status: AgentStatus = "awaiting_user" if place in self._paused else "running"
+        status: SummaryStatus = "awaiting_user" if place in self._paused else "running"
         if self._steps.is_queued(Place(place)):
             status = "queued"
         return AgentSummary(

@@ -388,13 +388,13 @@ class _LlmPass:
     def _news(self, steps: Steps, step: StepKey) -> list[AgentTold]:
         """What is new in the input of a model call: what it was recorded with, or all that was not read
         before."""
-        known, news = steps.known(step, LlmCall), {told.id: told for told in steps.news}
+        known, news = steps.known(step, LlmCall), {each.id: each for each in steps.news}
         found = [id for id in news if id not in self._heard] if known is None else known.heard
         self._heard.update(found)
         return [news[id] for id in found if id in news]
 
     def _has_news(self, steps: Steps) -> bool:
-        return any(told.id not in self._heard for told in steps.news)
+        return any(each.id not in self._heard for each in steps.news)
 
     def _goes_on(self, steps: Steps, end: PassEnd) -> bool:
         """Whether the model is asked once more although its answer is one: it was told something meanwhile. A

@@ -587,13 +587,12 @@ class Steps:
         journaled it is told, and does not do again. Raises `Superseded` if this node's own run is not in
         force any more, `Unavailable` if the keeper does not answer, and `NodeLost` when that has lasted for
         as long as anybody waits."""
-        if self._newest(turn.place) == turn.place:
-            output = await self._run_at(run, turn)
-        while (place := self._newest(turn.place)) != turn.place:
+        place = turn.place
+        output = await self._run_at(run, turn) if self._newest(place) == place else None
+        while output is None or self._newest(place) != place:  # it has begun anew, maybe meanwhile
+            place = self._newest(turn.place)
             async with self._slot_anew(turn, place):
                 output = await self._run_at(run, await self._begun_anew(turn, place))
-            if self._newest(place) == place:
-                break
         return output
 
     @asynccontextmanager
@@ -636,7 +635,7 @@ class Steps:
     async def _run_at(self, run: RunNode, turn: PassInput) -> PassOutput:
         if self._slots.is_working(turn.at):
             turn = msgspec.structs.replace(turn, slot=turn.at)
-        if (deleted := self._deleted(turn.place)) is not None:
+        if (deleted := self._end_if_deleted(turn.place)) is not None:
             return deleted
         call = self._calls_below[turn.at] = Breakable()
         try:
@@ -644,12 +643,12 @@ class Steps:
         finally:
             del self._calls_below[turn.at]
             self._returned.discard(turn.at)
-        deleted = self._deleted(turn.place)
+        deleted = self._end_if_deleted(turn.place)
         assert output is not None or deleted is not None  # nothing else breaks it off
         return deleted or output  # type: ignore[return-value]  # one of them there is
 
-    def _deleted(self, place: Place) -> PassOutput | None:
-        """How the call of a node ends whose agent a person has deleted; None if nobody has."""
+    def _end_if_deleted(self, place: Place) -> PassOutput | None:
+        """Ends the call of a node that a person has deleted; None if nobody has."""
         stop, end = self.stop_of(place), self._latest(place.step, NodeCompleted)
         if stop is None and (end is None or end.status != "deleted"):
             return None
