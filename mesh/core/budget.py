@@ -146,11 +146,16 @@ class BudgetUse:
             tuple[str, str], int
         ] = {}  # those of ``_asked``, by scope and limit
         self._unreserved_nusd = 0
-        # When each run began, as events write it, and how long people had been waited for by then. Times are
-        # read only where somebody was waited for, or a limit of time asks for them.
-        self._started: MutableMapping[str, tuple[str, float]] = {}
+        # When each run began, as events write it, how long people had been waited for by then, and for how
+        # long the run had been held. Times are read only where somebody was waited for, or a limit of time
+        # asks for them.
+        self._started: MutableMapping[str, tuple[str, float, float]] = {}
         self._waited_s = 0.0
         self._paused_at: str | None = None
+        # The places of agents that a person has paused, each since when, as `_clock` counts; None: one around
+        # it is held, too. And for how long each was held before.
+        self._held: MutableMapping[str, float | None] = {}
+        self._held_s: MutableMapping[str, float] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BudgetUse) and vars(self) == vars(other)
@@ -197,16 +202,30 @@ class BudgetUse:
         return (scope, limit) in self.warned and (scope, limit) not in lost
 
     def time_s(self, place: str, now: str) -> float:
-        """The seconds since the run at a place began, without those in which people were waited for. The root
-        begins with the turn, any other run with its first model call."""
-        at = _seconds(now)
+        """The seconds since the run at a place began, without those in which people were waited for, or had
+        paused it. The root begins with the turn, any other run with its first model call."""
         if place not in self._started:
             return 0.0
-        began, waited_before = self._started[place]
-        started, waited = _seconds(began), self._waited_s - waited_before
+        began, waited_before, held_before = self._started[place]
+        ran = self._clock(now) - (_seconds(began) - waited_before)
+        return ran - (self._held_for(Place(place), now) - held_before)
+
+    def _clock(self, now: str) -> float:
+        """The time in seconds, without that in which people were waited for."""
+        at, waited = _seconds(now), self._waited_s
         if self._paused_at is not None:
-            waited += max(0.0, at - max(_seconds(self._paused_at), started))
-        return at - started - waited
+            waited += max(0.0, at - _seconds(self._paused_at))
+        return at - waited
+
+    def _held_for(self, place: Place, now: str) -> float:
+        """For how long a person has held the run at a place in this turn, or what is around it."""
+        if not self._held and not self._held_s:
+            return 0.0
+        clock, held = self._clock(now), 0.0
+        for at in place.scopes:
+            since = self._held.get(at.text)
+            held += self._held_s.get(at.text, 0.0) + (0.0 if since is None else clock - since)
+        return held
 
     def apply(self, event: AnyEvent) -> None:
         """Applies the next event of the journal."""
@@ -216,7 +235,7 @@ class BudgetUse:
             case UserMessage():
                 self._open_turn(event)
             case AgentTold():
-                self._set_limits(event)
+                self._told(event)
             case LlmReserved() | LlmCall() | LlmSettled() | LlmLost():
                 self._apply_call(event)
             case ToolResult():
@@ -282,7 +301,8 @@ class BudgetUse:
         self.refused, self.warned = {}, {}
         self._asked, self._times_asked = {}, {}
         self._waited_s, self._paused_at = 0.0, None
-        self._started = {ROOT.text: (event.time, 0.0)}
+        self._held, self._held_s = {}, {}
+        self._started = {ROOT.text: (event.time, 0.0, 0.0)}
 
     def _reserve(self, event: LlmReserved) -> None:
         self.run = max(self.run, event.pass_run or event.run)
@@ -290,7 +310,9 @@ class BudgetUse:
         self.open.add(event)
         bound = bound_of(event)
         for place in _scopes_of(event):
-            self._started.setdefault(place, (event.time, self._waited_s))
+            if place not in self._started:
+                held_before = self._held_for(Place(place), event.time)
+                self._started[place] = (event.time, self._waited_s, held_before)
             self._add(place, NOTHING, bound)
         for each in event.warned:
             self.warned[each] = None
@@ -335,13 +357,28 @@ class BudgetUse:
                 del self._times_asked[key]
         return asked
 
-    def _set_limits(self, event: AgentTold) -> None:
-        """What a person sets takes the place of what people have decided about the limit before."""
+    def _told(self, event: AgentTold) -> None:
+        if event.action in ("pause", "resume"):
+            self._hold(event)
+        # What a person sets takes the place of what people have decided about the limit before.
         for limit in event.limits:
             key = (event.step, limit)
             self.raised.pop(key, None)
             self.refused.pop(key, None)
             self.warned.pop(key, None)
+
+    def _hold(self, event: AgentTold) -> None:
+        """A person has paused an agent, or lets it go on. Of those that are around each other, the time of
+        the outermost one counts."""
+        clock = self._clock(event.time)
+        for place, since in self._held.items():
+            if since is not None:
+                self._held_s[place] = self._held_s.get(place, 0.0) + clock - since
+        held = {*self._held} | {event.step} if event.action == "pause" else {*self._held} - {event.step}
+        self._held = {
+            place: None if any(at.text in held for at in Place(place).enclosing) else clock
+            for place in sorted(held)
+        }
 
     def _resume(self, event: AnyEvent) -> None:
         """The turn goes on, if it was paused."""

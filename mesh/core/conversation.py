@@ -188,6 +188,10 @@ class Conversation:
         """When the first pending approval expires; empty if none does."""
         return self._open.approvals.first_deadline if self.is_waiting else ""
 
+    def deadline(self, uuid: str) -> str:
+        """When a pending approval expires; empty if it does not, or not while its agent is paused."""
+        return self._open.approvals.deadline(uuid)
+
     @property
     def asking(self) -> tuple[str, ...]:
         """For which agents an approval is pending that a grant may cover: see `PendingApprovals.asking`."""

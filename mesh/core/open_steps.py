@@ -196,12 +196,20 @@ class OpenSteps:
                 self.approvals.decide(event.uuid)
             case AgentStarted() if call := event.place.call:
                 self._start_called(event.place, call.text)
-            case AgentTold(from_person=True) if event.is_read:
-                self._unheard[event.id] = number
+            case AgentTold():
+                self._told(event, number)
             case NodeCompleted():
                 self._end(event.place)
             case _:
                 pass
+
+    def _told(self, event: AgentTold, number: int) -> None:
+        if event.action == "pause":
+            self.approvals.hold(event.place, event.time)
+        elif event.action == "resume":
+            self.approvals.let_go(event.place, event.time)
+        elif event.from_person and event.is_read:
+            self._unheard[event.id] = number
 
     def _put(self, event: StepEvent, number: int) -> bool:
         """Puts an event into the tree if it counts."""

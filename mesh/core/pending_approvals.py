@@ -5,11 +5,12 @@ are kept: what an event costs does not depend on how many approvals wait.
 """
 
 from collections import Counter, OrderedDict
+from datetime import datetime, timedelta
 from heapq import heappop, heappush
 
 from mesh.core.approvals import APPROVAL_KINDS
-from mesh.core.events import ApprovalRequired
-from mesh.core.places import FORK
+from mesh.core.events import ApprovalRequired, as_moment
+from mesh.core.places import FORK, Place
 from mesh.core.verdict import Remember, reaches
 
 
@@ -31,6 +32,11 @@ class PendingApprovals:
         # remembered for good.
         self._needing_token = 0
         self._deadlines: list[tuple[str, int]] = []
+        self._deadline: dict[int, str] = {}  # of each of them that expires
+        # The places of agents that a person has paused; and of the approvals there, whose time does not run
+        # meanwhile, since when.
+        self._held: set[str] = set()
+        self._suspended: dict[int, str] = {}
         self._asking: Counter[str] = Counter()
 
     def __eq__(self, other: object) -> bool:
@@ -61,6 +67,39 @@ class PendingApprovals:
     def first_deadline(self) -> str:
         """When the first pending approval expires; empty if none does."""
         return self._deadlines[0][0] if self._deadlines else ""
+
+    def deadline(self, uuid: str) -> str:
+        """When a pending approval expires; empty if it does not, or not while its agent is paused."""
+        waiting = (n for n in self._asked.get(uuid, ()) if n in self._pending)
+        number = next(waiting, None)
+        return "" if number is None or number in self._suspended else self._deadline.get(number, "")
+
+    def hold(self, place: Place, time: str) -> None:
+        """A person has paused the agent at a place: the time of what is asked there does not run."""
+        self._held.add(place.text)
+        for number, asked in self._pending.items():
+            if number in self._deadline and place.contains(asked.place):
+                self._suspended.setdefault(number, time)
+        self._forget_stale()
+
+    def let_go(self, place: Place, time: str) -> None:
+        """The agent goes on: what is asked there may wait for as much longer as it was paused."""
+        self._held.discard(place.text)
+        for number in [number for number in self._suspended if not self._is_held(self._pending[number])]:
+            since = self._suspended.pop(number)
+            self._deadline[number] = _later(self._deadline[number], since, time)
+            heappush(self._deadlines, (self._deadline[number], number))
+
+    def _is_held(self, asked: ApprovalRequired) -> bool:
+        return any(at.text in self._held for at in asked.place.scopes)
+
+    def _forget_stale(self) -> None:
+        """The first entry of the heap is one that holds."""
+        while self._deadlines:
+            deadline, number = self._deadlines[0]
+            if self._deadline.get(number) == deadline and number not in self._suspended:
+                return
+            heappop(self._deadlines)
 
     @property
     def needs_token(self) -> bool:
@@ -112,8 +151,9 @@ class PendingApprovals:
         if asked is None:
             return
         self._needing_token -= APPROVAL_KINDS[asked.kind].needs_token
-        while self._deadlines and self._deadlines[0][1] not in self._pending:
-            heappop(self._deadlines)
+        self._deadline.pop(number, None)
+        self._suspended.pop(number, None)
+        self._forget_stale()
         if may_be_covered(asked, "always"):
             agent = asking_agent(asked, "")
             self._asking[agent] -= 1
@@ -131,7 +171,11 @@ class PendingApprovals:
         self._pending[number] = asked
         self._needing_token += APPROVAL_KINDS[asked.kind].needs_token
         if asked.expires_at:
-            heappush(self._deadlines, (asked.expires_at, number))
+            self._deadline[number] = asked.expires_at
+            if self._is_held(asked):
+                self._suspended[number] = asked.time
+            else:
+                heappush(self._deadlines, (asked.expires_at, number))
         if may_be_covered(asked, "always"):
             self._asking[asking_agent(asked, "")] += 1
 
@@ -145,6 +189,15 @@ def may_be_covered(asked: ApprovalRequired, by: Remember) -> bool:
 def asking_agent(asked: ApprovalRequired, root: str) -> str:
     """The name of the agent that asks, of a fork that of the agent it is; ``root`` is the root agent's."""
     return next((name for name in reversed(asked.agent_path) if name != FORK), root)
+
+
+def _later(deadline: str, since: str, until: str) -> str:
+    """A deadline, later by the time between two moments. An imported journal may say anything."""
+    try:
+        waited = datetime.fromisoformat(until) - datetime.fromisoformat(since)
+        return as_moment(datetime.fromisoformat(deadline) + max(waited, timedelta()))
+    except (ValueError, TypeError, OverflowError):
+        return deadline
 
 
 def _discard(numbers: dict[str, list[int]], key: str, number: int) -> None:

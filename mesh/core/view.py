@@ -167,7 +167,7 @@ def is_cursor(text: str) -> bool:
 
 def view(conversation: Conversation) -> ConversationView:
     """The conversation as clients see it."""
-    pending = [pending_approval(conversation.id, event) for event in conversation.pending]
+    pending = [pending_approval(conversation, event) for event in conversation.pending]
     return ConversationView(
         id=conversation.id,
         session_id=conversation.session_id,
@@ -212,7 +212,7 @@ def summary(conversation: Conversation) -> ConversationSummary:
         created_at=conversation.created_at,
         updated_at=conversation.updated_at,
         title=first[:_TITLE],
-        pending_approval=pending_approval(conversation.id, oldest) if oldest else None,
+        pending_approval=pending_approval(conversation, oldest) if oldest else None,
         turn_state=turn.state if turn else None,
         context_id=conversation.context_id,
     )
@@ -254,18 +254,18 @@ def _pipeline_state(conversation: Conversation) -> PipelineState | None:
     )
 
 
-def pending_approval(conversation_id: str, event: ApprovalRequired) -> PendingApproval:
+def pending_approval(conversation: Conversation, event: ApprovalRequired) -> PendingApproval:
     """An approval as clients see it."""
     return PendingApproval(
         uuid=event.uuid,
-        conversation_id=conversation_id,
+        conversation_id=conversation.id,
         tool_name=event.tool_name,
         tool_args=event.tool_args,
         description=event.description,
         kind=event.kind,
         created_at=event.time,
         asked_by=event.asked_by or None,
-        expires_at=event.expires_at or None,
+        expires_at=conversation.deadline(event.uuid) or None,
         remote_task_id=event.remote_task_id or None,
         remote_agent_name=event.remote_agent_name or None,
         agent_path=event.agent_path or UNSET,

@@ -214,14 +214,15 @@ class Approvals:
         if loaded.needs_pass:
             self._driver.start(loaded)
         for asked in loaded.conversation.pending:
-            if asked.expires_at and asked.expires_at <= now():
+            deadline = loaded.conversation.deadline(asked.uuid)
+            if deadline and deadline <= now():
                 resolved = ApprovalResolved(
                     turn=asked.turn,
                     step=asked.step,
                     uuid=asked.uuid,
                     choice="reject",
                     by="mesh",
-                    reason=f"nobody decided before {asked.expires_at} (approval_timeout_s)",
+                    reason=f"nobody decided before {deadline} (approval_timeout_s)",
                 )
                 await self._resolve(loaded, [asked], [resolved])
         self.expire_at(conversation_id, loaded.conversation.first_deadline)

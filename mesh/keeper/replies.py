@@ -242,7 +242,7 @@ def conversation_reply(conversation: Conversation) -> ConversationReply:
 def _result(conversation: Conversation) -> TurnResult:
     pending = conversation.pending
     if pending:
-        asked = pending_approval(conversation.id, pending[0])
+        asked = pending_approval(conversation, pending[0])
         how = APPROVAL_KINDS[asked.kind].how
         more = f" ({len(pending)} approvals wait; this is the oldest)" if len(pending) > 1 else ""
         text = f"Waiting for approval: {how} {asked.uuid}{more}.\n{asked.text}"

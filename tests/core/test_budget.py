@@ -19,12 +19,14 @@ from mesh.core.budget import (
     tightest,
 )
 from mesh.core.events import (
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
     LlmCall,
     LlmReserved,
     LlmSettled,
+    NewsAction,
     Paused,
     Usage,
     UserMessage,
@@ -276,6 +278,47 @@ def test_the_time_in_which_a_person_is_waited_for_does_not_count() -> None:
     assert use.time_s("0", at(10_010)) == pytest.approx(40)
     assert isinstance(admitted(use, request("0", 0, scope), 2, at(10_010)), Granted)
     assert isinstance(admitted(use, request("0", 0, scope), 2, at(10_065)), Reached)
+
+
+def told(action: NewsAction, place: str, when: float) -> AgentTold:
+    return AgentTold(
+        turn=1, step=place, id=f"{when}", text="", action=action, from_person=True, time=at(when)
+    )
+
+
+@pytest.mark.parametrize("others_wait", [False, True])
+def test_the_time_in_which_a_person_has_paused_a_run_or_what_is_around_it_counts_once_and_for_it_alone(
+    others_wait: bool,
+) -> None:
+    use, agent, other = BudgetUse(), "0.1.search@0-0", "0.2"
+    use.apply(began())
+    for place in (agent, other):
+        use.apply(
+            LlmReserved(turn=1, step=f"{place}/llm/0", run=1, tokens=1, max_output=1, nusd=0, time=at(10))
+        )
+    use.apply(told("pause", agent, 20))
+    assert (use.time_s(agent, at(40)), use.time_s(other, at(40))) == pytest.approx((10, 30))
+    use.apply(told("resume", agent, 50))
+    assert use.time_s(agent, at(60)) == pytest.approx(20)
+    use.apply(told("pause", "0.1", 70))
+    if others_wait:  # so that the whole turn is paused for a while
+        use.apply(Paused(turn=1, run=1, time=at(75)))
+    use.apply(told("pause", agent, 80))
+    assert use.time_s(agent, at(84)) == pytest.approx(30)
+    if others_wait:
+        use.apply(ApprovalResolved(turn=1, step="0.3/tool/0.0", uuid="u", choice="approve", time=at(85)))
+    use.apply(told("resume", "0.1", 90))
+    use.apply(told("pause", agent, 95))  # it is paused already
+    assert use.time_s(agent, at(99)) == pytest.approx(30)
+    use.apply(told("resume", agent, 100))
+    assert use.time_s(agent, at(110)) == pytest.approx(40)
+    assert use.time_s(other, at(110)) == pytest.approx(90 if others_wait else 100)
+    use.apply(
+        LlmReserved(
+            turn=1, step=f"{agent}.deep@0-0/llm/0", run=1, tokens=1, max_output=1, nusd=0, time=at(111)
+        )
+    )
+    assert use.time_s(f"{agent}.deep@0-0", at(112)) == pytest.approx(1)
 
 
 def test_only_a_person_raises_a_limit_and_only_that_of_the_run_asked_about() -> None:

@@ -2,7 +2,9 @@
 costs the same however many came before it."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -14,6 +16,7 @@ from mesh.core.approvals import APPROVAL_KINDS
 from mesh.core.conversation import Conversation, fold
 from mesh.core.events import (
     AgentStarted,
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalResolved,
@@ -26,6 +29,7 @@ from mesh.core.events import (
     ToolResult,
     UserMessage,
     Validation,
+    as_moment,
 )
 from mesh.core.pending_approvals import asking_agent, may_be_covered
 from mesh.core.places import ROOT, Place, StepKey
@@ -101,6 +105,7 @@ AGENTS = [
 PLACES = st.sampled_from([*NODES, *AGENTS])
 CALLS = st.builds("{}/{}".format, PLACES, st.sampled_from(["tool/0.0", "tool/0.1", "validation/0.0"]))
 UUIDS = st.sampled_from(["u1", "u2", "u3", "u4"])
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINES = st.sampled_from(["", "2026-01-01T00:00:00.000Z", "2026-01-02T00:00:00.000Z"])
 
 STEPS: st.SearchStrategy[StepEvent] = st.one_of(
@@ -150,6 +155,14 @@ STEPS: st.SearchStrategy[StepEvent] = st.one_of(
         by=st.sampled_from(["", "spawn"]),
     ),
     st.builds(NodeCompleted, step=PLACES, name=st.just("n")),
+    st.builds(
+        AgentTold,
+        step=PLACES,
+        id=UUIDS,
+        text=st.just(""),
+        action=st.sampled_from(["pause", "resume"]),
+        from_person=st.just(True),
+    ),
 )
 
 
@@ -157,7 +170,30 @@ STEPS: st.SearchStrategy[StepEvent] = st.one_of(
 def turns(draw: st.DrawFn) -> list[AnyEvent]:
     steps = draw(st.lists(STEPS, max_size=40))
     opened = UserMessage(seq=1, turn=1, text="go")
-    return [opened, *(msgspec.structs.replace(e, seq=n, turn=1) for n, e in enumerate(steps, 2))]
+    times = [as_moment(BEGAN + timedelta(minutes=n)) for n in range(len(steps))]
+    return [
+        opened,
+        *(
+            msgspec.structs.replace(e, seq=n, turn=1, time=time)
+            for n, (e, time) in enumerate(zip(steps, times, strict=True), 2)
+        ),
+    ]
+
+
+def deadline_of(asked: ApprovalRequired, events: list[AnyEvent]) -> str:
+    """When an approval expires: later by the time in which its agent, or one around it, was paused since."""
+    held, paused, is_asked = set[str](), timedelta(), False
+    for event, following in pairwise([*events, None]):
+        assert event is not None
+        if isinstance(event, AgentTold):
+            (held.add if event.action == "pause" else held.discard)(event.step)
+        is_asked = is_asked or event == asked
+        is_held = any(place.text in held for place in asked.place.scopes)
+        if is_asked and is_held and following is None:
+            return ""
+        if is_asked and is_held and following is not None:
+            paused += datetime.fromisoformat(following.time) - datetime.fromisoformat(event.time)
+    return as_moment(datetime.fromisoformat(asked.expires_at) + paused)
 
 
 @settings(max_examples=300, deadline=None)
@@ -189,12 +225,17 @@ def test_what_is_told_of_pending_approvals_is_that_of_their_list(events: list[An
     pending = conversation.pending
     assert conversation.is_waiting == bool(pending)
     assert conversation.oldest_pending == next(iter(pending), None)
-    assert conversation.first_deadline == min((e.expires_at for e in pending if e.expires_at), default="")
+    deadlines = {e.uuid: deadline_of(e, events) for e in reversed(pending) if e.expires_at}
+    all_of_them = [deadline_of(e, events) for e in pending if e.expires_at]
+    assert conversation.first_deadline == min(filter(None, all_of_them), default="")
     assert conversation.needs_token == any(APPROVAL_KINDS[e.kind].needs_token for e in pending)
     asking = {asking_agent(e, "") for e in pending if may_be_covered(e, "always")}
     assert set(conversation.asking) == asking
     for uuid in ["u1", "u2", "u3", "u4"]:
-        assert conversation.pending_approval(uuid) == next((e for e in pending if e.uuid == uuid), None)
+        oldest = next((e for e in pending if e.uuid == uuid), None)
+        assert conversation.pending_approval(uuid) == oldest
+        expires = oldest is not None and oldest.expires_at
+        assert conversation.deadline(uuid) == (deadlines[uuid] if expires else "")
     for event in events:
         if isinstance(event, ApprovalRequired):
             asked = [e for e in events if isinstance(e, ApprovalRequired) and e.step == event.step]

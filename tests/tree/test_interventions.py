@@ -8,12 +8,14 @@ import pytest
 from mesh.core.events import (
     AgentTold,
     AnyEvent,
+    ApprovalResolved,
     Completed,
     LlmCall,
     LlmReserved,
     NewsAction,
     NodeCompleted,
     ToolResult,
+    now,
 )
 from mesh.core.ids import new_id
 from mesh.core.messages import User
@@ -536,6 +538,35 @@ async def test_a_decision_about_a_paused_agents_question_is_taken_and_acts_when_
         await run.step_in(run.id, "resume")
         assert await run.answer() == "done"
     assert world.ledger.lines == ["add 1"]
+
+
+async def test_what_a_paused_agent_asks_does_not_expire_before_it_has_been_resumed_for_as_long() -> None:
+    model = ByNode(main=[add(1), says("done")])
+    async with mesh(model, tree=llm("main"), approval_timeout_s=1) as world:
+        run = Watched(world)
+        await run.begin()
+
+        async def waits() -> Any:
+            return (await world.show(run.id)).get("pending_approvals")
+
+        (asked_for,) = await until(waits)
+        assert asked_for["expires_at"]
+        assert (await run.step_in(run.id, "pause"))[0] == 200
+
+        async def is_past() -> bool:
+            return now() > asked_for["expires_at"]
+
+        await until(is_past)
+        await world.crash()
+        (still,) = (await world.show(run.id))["pending_approvals"]
+        assert still.get("expires_at") is None and still["uuid"] == asked_for["uuid"]
+        assert (await run.step_in(run.id, "resume"))[0] == 200
+        (later,) = (await world.show(run.id))["pending_approvals"]
+        assert later["expires_at"] > asked_for["expires_at"]
+        assert await run.answer() == "done"
+        (expired,) = await run.events(ApprovalResolved)
+    assert expired.time >= later["expires_at"] and later["expires_at"] in expired.reason
+    assert world.ledger.lines == []
 
 
 async def test_a_paused_turn_takes_no_message_and_stays_paused_when_everything_dies() -> None:
