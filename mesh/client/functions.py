@@ -22,7 +22,7 @@ from typing import Any, Literal
 from mesh.client.responses import AgentAnswer, ShownAgent
 from mesh.client.rest import MeshClient, RequestRefused
 from mesh.core.agents_of_turn import AgentView
-from mesh.core.approvals import Decision
+from mesh.core.approvals import APPROVAL_KINDS, Decision
 from mesh.core.view import PendingApproval
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -32,7 +32,8 @@ _CONFLICT = 409
 
 QueryUserHandler = Callable[[PendingApproval], Awaitable[str | None]]
 """Gets what an agent asks a person: a question (`PendingApproval.kind` is ``question``), or whether a tool
-may run. Returns the answer, which is ``yes`` or ``no`` where something is approved; None: it is declined."""
+may run. Returns the answer, which is ``yes`` or ``no`` where something is approved, and ``retry`` or ``skip``
+where nobody knows whether a call has run (``unknown_outcome``). None: it is declined, or skipped."""
 
 
 class _Asked:
@@ -131,8 +132,13 @@ async def _mesh(client: MeshClient | None) -> AsyncGenerator[MeshClient, None]:
 
 async def _decide(mesh: MeshClient, asked: PendingApproval) -> None:
     answer = None if _Asked.handler is None else await _Asked.handler(asked)
-    decided = Decision(asked.uuid, "reject")
-    if answer is not None:
+    choices = APPROVAL_KINDS[asked.kind].choices
+    no = next(choice for choice in ("reject", "skip") if choice in choices)
+    decided = Decision(asked.uuid, no)
+    if answer is not None and no == "skip":
+        # Nobody knows whether the call has run: it is made once more for nothing less than "retry".
+        decided = Decision(asked.uuid, "retry" if answer.strip().lower() == "retry" else "skip")
+    elif answer is not None:
         decided = Decision(asked.uuid, "answer", answer=answer)
     try:
         await mesh.decide(decided)

@@ -34,7 +34,7 @@ class AgentsStarted:
 
     def __contains__(self, place: Place) -> bool:
         """Whether a started agent, or an item of a map, runs or has run at a place."""
-        return place.text in self._started
+        return place.first.text in self._started
 
     @property
     def places(self) -> Collection[str]:
@@ -57,8 +57,8 @@ class AgentsStarted:
 
 
 def is_start(event: AnyEvent) -> bool:
-    """Whether this is the start of an agent that counts."""
-    return isinstance(event, AgentStarted) and bool(event.by)
+    """Whether this is the start of an agent that counts. One that begins anew is counted already."""
+    return isinstance(event, AgentStarted) and bool(event.by) and event.place.first == event.place
 
 
 def refusal(started: AgentsStarted, new: Collection[Place], scopes: Sequence[Scope]) -> str:

@@ -300,6 +300,16 @@ class AgentsOfTurn:
         """What people have changed of an agent, by name."""
         return self._by_place[place].changes
 
+    def budget_given(self, place: Place) -> Mapping[str, float]:
+        """The limits that the request, or its start, gave to the agent at a place."""
+        agent = self._by_place.get(place.text)
+        return agent.budget if agent else {}
+
+    def limits_set(self, place: Place) -> Mapping[str, float]:
+        """The limits that people have set for the agent at a place."""
+        agent = self._by_place.get(place.text)
+        return agent.changes.get("budget", {}) if agent else {}
+
     def told(self, id: str) -> AgentTold | None:
         """The intervention with this id, if it is journaled in this turn."""
         return self._told.get(id)
@@ -416,7 +426,9 @@ class AgentsOfTurn:
         root = _Agent(self._conversation_id, None, ROOT.text, self._root, "", event)
         root.content, root.budget = _cut(event.text), event.budget
         if info := self._nodes.get(ROOT.path):
-            root.name, root.kind = info.name, info.kind
+            root.kind = info.kind
+            if f"{ROOT.path}.0" in self._nodes:
+                root.name = info.name
         self._keep(root)
         self._begin(root, event)
 

@@ -235,7 +235,8 @@ class AgentStarted(Event, frozen=True):
     (`Place.started_in`), or that it is an item of a map; its end is the `NodeCompleted` at its place. ``id``
     is that of `mesh.core.ids.agent_id`, ``task`` what it was told, ``title`` a few words about it for people,
     ``metadata`` whatever the code that started it wants to find again. ``budget`` are the limits that its
-    start gave it, which tighten those that it has by the config.
+    start gave it, which tighten those that it has by the config. ``changes`` is what people had changed by
+    then of the node of which it is a fork, as in `AgentTold`.
     """
 
     name: str
@@ -247,6 +248,7 @@ class AgentStarted(Event, frozen=True):
     metadata: dict[str, str] = {}
     by: StartedBy = ""
     budget: dict[str, float] = {}
+    changes: Mapping[str, Any] = {}
 
 
 class TextDelta(Event, frozen=True):

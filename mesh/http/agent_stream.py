@@ -21,7 +21,7 @@ from starlette.routing import Route
 from mesh.access.principal import principal_in
 from mesh.config.model import Config
 from mesh.core.errors import BadRequest, Conflict
-from mesh.core.events import AnyEvent, CutOff, now
+from mesh.core.events import AnyEvent, ConversationCreated, CutOff, now
 from mesh.core.ids import is_id, new_id
 from mesh.core.places import ROOT, Place
 from mesh.http.backend import Backend
@@ -32,6 +32,7 @@ from mesh.http.streams import Streams, event_frame
 from mesh.keeper.replies import TurnAccepted, TurnAnswer
 from mesh.keeper.requests import Caller, Create, Intervene, SendMessage, Watch
 from mesh.net.sse import encode
+from mesh.tree.plan import infos_of_nodes
 
 _PROTOCOLS = ("", "ai-sdk")
 _ID = re.compile(r"([0-9a-f-]{36})\.(\d{1,15})\.(\d{1,15})\.(\d{1,15})\.(\d{1,15}|end)(?:@(.{1,4000}))?")
@@ -79,7 +80,13 @@ class AgentStream:
         self._backend = backend
         self._streams = streams
         self._limits = config.limits
-        self._root = config.tree.name
+        self._created = ConversationCreated(
+            conversation_id="",
+            session_id="",
+            agent=config.tree.name,
+            digest=config.digest,
+            nodes=infos_of_nodes(config),
+        )
         self._secret = secret
 
     def routes(self) -> list[Route]:
@@ -141,7 +148,8 @@ class AgentStream:
 
     async def _stream(self, request: Request, at: _At, headers: dict[str, str]) -> Response:
         is_ai_sdk = _protocol_of(request) == "ai-sdk"
-        teller = _AiSdk(at, self._root) if is_ai_sdk else _Plain(at, self._root)
+        created = structs.replace(self._created, conversation_id=at.conversation)
+        teller = _AiSdk(at, created) if is_ai_sdk else _Plain(at, created)
         more = AiSdkParts.HEADERS if is_ai_sdk else {}
         # All events of the turn: those that the client has say how the agents stand by then. Who comes again
         # while a person is asked waits here for what follows.
@@ -152,10 +160,10 @@ class AgentStream:
 class _Plain:
     """`Teller` of the chunks as they are."""
 
-    def __init__(self, at: _At, root: str) -> None:
+    def __init__(self, at: _At, created: ConversationCreated) -> None:
         self._at = at
         self._has = at.seq
-        self._chunks = ChunksOfTurn(at.conversation, root, Place(at.place), at.told)
+        self._chunks = ChunksOfTurn(created, Place(at.place), at.told)
         self.is_over = False
 
     def begin(self) -> bytes:
@@ -191,8 +199,8 @@ class _Plain:
 class _AiSdk(_Plain):
     """`Teller` of the parts of the AI SDK."""
 
-    def __init__(self, at: _At, root: str) -> None:
-        super().__init__(at, root)
+    def __init__(self, at: _At, created: ConversationCreated) -> None:
+        super().__init__(at, created)
         self._parts = AiSdkParts()
 
     def begin(self) -> bytes:

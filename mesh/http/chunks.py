@@ -87,14 +87,12 @@ Chunk = TextDeltaChunk | AgentStateChunk | ToolCallChunk | ToolResultChunk | Fin
 
 class ChunksOfTurn:
     """The chunks of one turn: of its root agent, or of the agent at a ``place``. It takes all events of the
-    turn, from its beginning. ``known`` says how much of the text of the model call under way the client has,
-    in code points, if it comes again."""
+    turn, from its beginning; ``created`` is that of the conversation. ``known`` says how much of the text of
+    the model call under way the client has, in code points, if it comes again."""
 
-    def __init__(self, conversation_id: str, root: str, place: Place = ROOT, known: int = 0) -> None:
+    def __init__(self, created: ConversationCreated, place: Place = ROOT, known: int = 0) -> None:
         self._conversation = Conversation()
-        self._conversation.apply(
-            ConversationCreated(conversation_id=conversation_id, session_id="", agent=root, digest="")
-        )
+        self._conversation.apply(created)
         self._place = place
         self._shown: dict[str, tuple[Any, ...]] = {}  # how each agent stood that was told of
         self._step = ""  # the model call under way

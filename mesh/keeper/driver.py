@@ -13,7 +13,8 @@ from functools import partial
 import msgspec
 
 from mesh.core.errors import JournalError, NodeLost, StaleEpoch, Unavailable, WrongSequence
-from mesh.core.events import AgentTold, AnyEvent, Completed, Error, Paused, ToolResult, moment
+from mesh.core.events import AgentTold, AnyEvent, Completed, Error, NodeCompleted, Paused, ToolResult, moment
+from mesh.core.places import Place
 from mesh.keeper.loaded_conversation import LoadedConversation, PassUnderWay
 from mesh.net.backoff import Backoff, Patience, jittered
 from mesh.runtime.failpoints import failpoint
@@ -88,6 +89,7 @@ class Driver:
         self._digest = digest
         self._turn_timeout_s = turn_timeout_s
         self._unavailable_for_s = unavailable_for_s
+        self._calling_off: set[asyncio.Task[None]] = set()
 
     def start(self, loaded: LoadedConversation) -> asyncio.Task[None]:
         """Returns the task that drives the open turn, and starts it if there is none: there is one at
@@ -237,6 +239,22 @@ class Driver:
         intent = call.intent
         return msgspec.structs.replace(result, turn=intent.turn, step=intent.step, concealed=intent.concealed)
 
+    def cancel_tasks_below(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
+        """Cancels, in the background, the tasks of other agents that agents had waited for who are deleted by
+        these events. What is missed is cancelled at the end of the turn."""
+        deleted = [e.place for e in events if isinstance(e, NodeCompleted) and e.status == "deleted"]
+        if not deleted:
+            return
+        abandoned = [
+            task
+            for task in _abandoned_tasks(loaded)
+            if any(place.contains(Place(task.node)) for place in deleted)
+        ]
+        if abandoned:
+            calling_off = asyncio.create_task(self._cancel_tasks(abandoned))
+            self._calling_off.add(calling_off)
+            calling_off.add_done_callback(self._calling_off.discard)
+
     async def _cancel_tasks(self, abandoned: Sequence[AbandonedTask]) -> None:
         """Cancels the tasks that other agents work on for a turn that is over. Their approvals could still be
         decided there, and would then do what nobody waits for any more."""
@@ -263,6 +281,8 @@ class Driver:
             driver = asyncio.current_task()
             if loaded.ends_now and not (driver and driver.cancelling()):
                 raise EndsNow from None
+            if not (driver and driver.cancelling()):
+                raise Unavailable("the pass was cancelled") from None
             raise
         except TimeoutError:
             limit = f"{self._turn_timeout_s:g} s (limits.turn_timeout_s)"

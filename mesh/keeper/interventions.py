@@ -21,7 +21,7 @@ from msgspec import UNSET, structs
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.errors import BadRequest, Conflict, NotFound, Unavailable
 from mesh.core.events import AddedAgent, AgentStarted, AgentTold, AnyEvent, NewsAction, NodeCompleted, now
-from mesh.core.ids import new_id
+from mesh.core.ids import agent_id, new_id
 from mesh.core.news import HAS_MODEL, begun_anew, copy_for, for_models_below, models_at_work, start_of
 from mesh.core.places import ROOT, Place
 from mesh.keeper.driver import Driver
@@ -38,14 +38,15 @@ _MOST_NAME = 64
 
 
 class Interventions:
-    """See the module. ``root`` is the name of the root of the tree, ``root_kind`` its type. ``models`` are
-    those that the config names, each with whether its price is known. ``startable`` are the agents that each
-    node may start, by the path of the node, each with its type. ``allowed`` are the actions that people may
-    take."""
+    """See the module. ``digest`` is the version of the newest config, ``root`` the name of the root of its
+    tree, ``root_kind`` its type. ``models`` are those that the config names, each with whether its price is
+    known. ``startable`` are the agents that each node may start, by the path of the node, each with its type.
+    ``allowed`` are the actions that people may take."""
 
     def __init__(
         self,
         driver: Driver,
+        digest: str,
         root: str,
         root_kind: str,
         models: Mapping[str, bool],
@@ -53,6 +54,7 @@ class Interventions:
         allowed: Collection[NewsAction],
     ) -> None:
         self._driver = driver
+        self._digest = digest
         self._root = root
         self._root_kind = root_kind
         self._startable = startable
@@ -100,7 +102,10 @@ class Interventions:
         agent = agents.view(request.agent)
         if agent is None:  # its turn is long over
             return
-        told = agents.told(_id(loaded.conversation.id, agent, request.caller.idempotency_key))
+        id = _id(loaded.conversation.id, agent, request.caller.idempotency_key)
+        if not agents.knows(id):  # of an earlier turn: the root agent has the same id in each
+            return
+        told = agents.told(id)
         if agent.place == ROOT.text and request.action == "delete":
             await self._end_turn(loaded, agent.turn)
         elif told is None:
@@ -129,7 +134,7 @@ class Interventions:
                 raise
 
     def _kind_of(self, agent: AgentView) -> str:
-        return agent.kind if agent.parent_id else self._root_kind
+        return agent.kind or self._root_kind  # journals of earlier versions do not say that of the root
 
     async def _tell(self, loaded: LoadedConversation, request: Intervene) -> None:
         agent = _at_work(loaded, request.agent)
@@ -152,15 +157,23 @@ class Interventions:
             await loaded.pass_under_way.root.hear(told, is_durable=True)
         self._driver.start(loaded)
 
+    def _check_version(self, loaded: LoadedConversation, what: str) -> None:
+        """Raises `Conflict` where a conversation stays on an older config, of which it is not known here what
+        it has."""
+        if loaded.conversation.digest != self._digest:
+            raise Conflict(f"the conversation goes on with the config that it began with: {what}")
+
     def _check(self, loaded: LoadedConversation, request: Intervene) -> None:
         budget, model = request.changes.budget, request.changes.model
         if budget is not UNSET and budget.max_cost_usd is not UNSET:
             self._check_prices()
         if model is UNSET:
             return
+        self._check_version(loaded, "no agent of it can get another model")
         if model not in self._models:
             raise BadRequest(f"no node has the model {model}; there are {', '.join(sorted(self._models))}")
-        if not self._models[model] and loaded.has_money_limit:
+        agent = loaded.conversation.agents.view(request.agent)
+        if not self._models[model] and agent and loaded.has_money_limit(Place(agent.place)):
             problem = f"it is not known what the model {model} costs, and max_cost_usd bounds this turn"
             raise Conflict(f"{problem}: give its price in llm.prices")
 
@@ -187,6 +200,7 @@ class Interventions:
         )
 
     def _added(self, loaded: LoadedConversation, agent: AgentView, name: str, id: str) -> AddedAgent:
+        self._check_version(loaded, "no agent can be added to it")
         place = Place(agent.place)
         startable = self._startable.get(place.path)
         if not startable:
@@ -242,7 +256,8 @@ class Interventions:
     async def _end_turn(self, loaded: LoadedConversation, turn: int) -> None:
         """Returns when a turn has ended whose root agent is deleted, which the journal says. It ends also if
         nobody waits for that."""
-        loaded.cancel_pass()
+        if loaded.turn == turn:
+            loaded.cancel_pass()
         while loaded.turn == turn and loaded.needs_pass:
             await asyncio.shield(self._driver.start(loaded))
 
@@ -257,6 +272,8 @@ class Interventions:
         agents = loaded.conversation.agents
         while True:
             agent = _at_work(loaded, agents.around(told.place))
+            if not loaded.is_open(told.turn) or agent.turn != told.turn:
+                raise Conflict(f"agent {agent.name} has ended with its turn")
             if loaded.ends_now:
                 raise Conflict(f"agent {agent.name} is about to end, with its turn")
             under_way = loaded.pass_under_way
@@ -324,15 +341,27 @@ def _view(loaded: LoadedConversation, id: str) -> AgentView:
 def meant_by(loaded: LoadedConversation, request: Intervene) -> AgentView | None:
     """The agent that the reply to an intervention is about: the one that was added, or has begun anew, or
     else the one that was meant. None if it is of an earlier turn."""
-    agents = loaded.conversation.agents
+    agents, key = loaded.conversation.agents, request.caller.idempotency_key
     agent = agents.view(request.agent)
     if agent is None or not (request.adds or request.restarts):
         return agent
+    told = agents.told(_id(loaded.conversation.id, agent, key))
+    if key and told is None:
+        return None
     if request.restarts:
         return agents.at(Place(agent.place).anew) or agent
-    told = agents.told(_id(loaded.conversation.id, agent, request.caller.idempotency_key))
     added = agents.at(Place(f"{told.step}.{told.adds.handle}")) if told and told.adds else None
     return added or agent
+
+
+def shown_for(told: AgentTold, conversation_id: str) -> str:
+    """The id of the agent that the reply to an intervention is about: see `meant_by`."""
+    place = told.place
+    if told.adds is not None:
+        place = Place(f"{told.step}.{told.adds.handle}")
+    elif told.restarts:
+        place = place.anew
+    return conversation_id if place == ROOT else agent_id(conversation_id, told.turn, place)
 
 
 def _at_work(loaded: LoadedConversation, id: str) -> AgentView:

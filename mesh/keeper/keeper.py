@@ -29,6 +29,7 @@ from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import Conflict, JournalError, MeshError, NotFound, TooManyRequests
 from mesh.core.events import (
     NEWS_ACTIONS,
+    AgentTold,
     AnyEvent,
     ApprovalRequired,
     ApprovalShown,
@@ -52,7 +53,7 @@ from mesh.keeper.covered_approvals import CoveredApprovals
 from mesh.keeper.driver import Driver
 from mesh.keeper.event_feeds import EventFeeds
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
-from mesh.keeper.interventions import Interventions, has_ended, meant_by
+from mesh.keeper.interventions import Interventions, has_ended, meant_by, shown_for
 from mesh.keeper.kept_grants import Grants
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
@@ -134,7 +135,8 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a keeper needs to know of the agent, and its bounds (times in seconds). ``root`` is the name of
     the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have, each with whether
     its price is known, ``startable`` the agents that each may start (`startable_agents`), ``nodes`` what its
-    journals say of its nodes (`infos_of_nodes`), ``intervene`` what people may do with agents at work."""
+    journals say of its nodes (`infos_of_nodes`), ``limits`` their budgets (`limits_by_path`), ``intervene``
+    what people may do with agents at work."""
 
     agent: str
     digest: str
@@ -143,6 +145,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, bool] = {}
     startable: dict[str, dict[str, str]] = {}
     nodes: dict[str, NodeInfo] = {}
+    limits: dict[str, dict[str, float]] = {}
     intervene: tuple[NewsAction, ...] = NEWS_ACTIONS
     system_prompt: str = ""
     turn_timeout_s: float = 3600.0
@@ -177,6 +180,7 @@ class Keeper:
             journal,
             settings.max_loaded,
             settings.agents_at_once,
+            (settings.digest, settings.limits),
             on_fenced,
             self._appended,
             self._unloaded,
@@ -190,6 +194,7 @@ class Keeper:
         self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants, self._covered)
         self._interventions = Interventions(
             self._driver,
+            settings.digest,
             settings.root,
             settings.root_kind,
             settings.models,
@@ -584,9 +589,17 @@ class Keeper:
                 await self._interventions.intervene(loaded, request)
         agent = meant_by(loaded, request)
         if agent is None:  # of an earlier turn, by now
-            return await self._show_agent(ShowAgent(request.agent))
+            return await self._show_agent(ShowAgent(await self._meant_before(loaded, request)))
         (shown,) = loaded.as_they_stand([agent])
         return AgentReply(shown)
+
+    async def _meant_before(self, loaded: LoadedConversation, request: Intervene) -> str:
+        """The id of the agent that an intervention of an earlier turn was about, or that it added."""
+        events, key = await self._journal.read(loaded.conversation.id), request.caller.idempotency_key
+        for told in events:
+            if key and isinstance(told, AgentTold) and told.idempotency_key == key:
+                return shown_for(told, loaded.conversation.id)
+        return request.agent
 
     async def _show_agent(self, request: ShowAgent) -> AgentReply:
         loaded = await self._shard.with_agent(request.agent)
@@ -697,6 +710,7 @@ class Keeper:
         self._push.on_journaled(loaded.conversation.id, events)
         self._approvals.expire_at(loaded.conversation.id, loaded.conversation.first_deadline)
         asked = [event for event in events if isinstance(event, ApprovalRequired)]
+        self._driver.cancel_tasks_below(loaded, events)
         if new := [each.uuid for each in asked if may_be_covered(each, "conversation")]:
             self._covered.check(loaded.conversation.id, new)
 

@@ -10,7 +10,7 @@ Appends go one at a time; each is deduplicated by event key, numbered, made dura
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from weakref import WeakValueDictionary
@@ -19,7 +19,7 @@ import msgspec
 
 from mesh.core.agent_limits import AgentsStarted, is_start, refusal
 from mesh.core.agents_of_turn import AgentView
-from mesh.core.budget import CallRequest, Scope
+from mesh.core.budget import CallRequest, Scope, scope_of, tightest, with_limits
 from mesh.core.conversation import Conversation
 from mesh.core.errors import JournalError
 from mesh.core.events import (
@@ -97,7 +97,8 @@ class LoadedConversation:
     ``run_numbers`` gives the numbers of passes. Each is greater than those of all passes before, also of
     those that began before the conversation was read anew. ``on_append`` is called after every append with
     the events that are new and the journal's size, ``on_failure`` when an append failed. ``agents_at_once``
-    bounds the agents of a turn that work at the same time.
+    bounds the agents of a turn that work at the same time. ``limits_of`` is a digest, and the limits of the
+    budgets in its config, by node path.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class LoadedConversation:
         epoch: int,
         run_numbers: Iterator[int],
         agents_at_once: int,
+        limits_of: tuple[str, Mapping[str, Mapping[str, float]]],
         on_append: Callable[["LoadedConversation", Sequence[AnyEvent], int], None],
         on_failure: Callable[["LoadedConversation", JournalError], None],
     ) -> None:
@@ -132,6 +134,7 @@ class LoadedConversation:
         self._users = 0
         self._run_numbers = run_numbers
         self._runs = Runs()
+        self._limits_of, self._limits = limits_of
         self._added: dict[str, int] = {}  # the numbers of agents that people add, by intervention
         self._late_results: list[ToolResult] = []  # those that older runs brought since the newest pass began
         self._journal = journal
@@ -181,10 +184,9 @@ class LoadedConversation:
         finally:
             self._users -= 1
 
-    @property
-    def has_money_limit(self) -> bool:
-        """Whether a budget bounds what model calls of the newest turn may cost, as far as it is known."""
-        scopes = self._scopes.values()
+    def has_money_limit(self, place: Place) -> bool:
+        """Whether a budget bounds what model calls at a place may cost, as far as it is known."""
+        scopes = (*self._scopes.values(), *self._scopes_around(place))
         if any(each.max_nusd is not None or each.max_conversation_nusd is not None for each in scopes):
             return True
         return not {"max_cost_usd", "max_conversation_cost_usd"}.isdisjoint(self.conversation.budget)
@@ -385,9 +387,12 @@ class LoadedConversation:
         only if calls in flight turn out cheaper waits for them, at most ``within_s``: then the grant has no
         event, and the node asks again, so that no call between processes is open for ever."""
         deadline = asyncio.get_running_loop().time() + within_s
-        self._scopes |= {scope.place: scope for scope in request.scopes}
         with self._waiting_calls.waiter(activation.place) as waiter:
             while True:
+                # A person may set others while it waits.
+                scopes = self._as_set(request.scopes, activation.place)
+                request = msgspec.structs.replace(request, scopes=scopes)
+                self._scopes |= {scope.place: scope for scope in scopes}
                 admission = Admission(self.conversation, activation, self._runs.of_pass.number, request)
                 if not await self._append_if_current(activation, events, admission):
                     return ReserveReply(Ack(False))
@@ -414,7 +419,8 @@ class LoadedConversation:
         starts = [event for event in events if _is_of_start(event)]
         others = [event for event in events if not _is_of_start(event)]
         # Who journals the start of an agent that a person adds does not know the budgets around that one.
-        around = scopes if asker else [*self._scopes.values()]
+        place = starts[0].place if starts else activation.place
+        around = self._as_set(scopes, place) if asker else self._scopes_around(place)
         refused = ""
 
         def within_limits(appended: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
@@ -433,7 +439,25 @@ class LoadedConversation:
 
     def refusal(self, start: AgentStarted) -> str:
         """Why an agent may not start now, as far as the budgets around it are known; empty if it may."""
-        return self._refusal([start], [*self._scopes.values()])
+        return self._refusal([start], self._scopes_around(start.place))
+
+    def _as_set(self, scopes: Sequence[Scope], place: Place) -> Sequence[Scope]:
+        """The budgets around a place as a node knows them, with what people have set since."""
+        for at in place.scopes:
+            if limits := self.conversation.agents.limits_set(at):
+                scopes = with_limits(scopes, at.text, limits)
+        return scopes
+
+    def _scopes_around(self, place: Place) -> Sequence[Scope]:
+        """The budgets around a place: those of the config, as far as it is known, of the request, and of
+        starts, with what people have set."""
+        known = dict(self._scopes)
+        limits = self._limits if self.conversation.digest == self._limits_of else {}
+        for at in place.scopes:
+            given = self.conversation.agents.budget_given(at)
+            if own := tightest(limits.get(at.path, {}), given):
+                known[at.text] = scope_of(at.text, own)
+        return self._as_set([known[at.text] for at in place.scopes if at.text in known], place)
 
     def _refusal(
         self, starts: Sequence[AnyEvent], scopes: Sequence[Scope], before: AgentsStarted | None = None
@@ -517,16 +541,28 @@ class LoadedConversation:
                 self._waiting_calls.free(event.place)
             elif isinstance(event, LlmCall | LlmSettled | LlmLost):
                 self._waiting_calls.free(event.place)
+            elif isinstance(event, AgentTold) and event.limits:
+                self._waiting_calls.wake_all()
 
     def _may_append(self, activation: Activation, events: Sequence[AnyEvent]) -> bool:
         if not self.is_current(activation):
             return False
         if any(self._comes_after_end(event) or self._contradicts_result(event) for event in events):
             return False
+        if any(event.turn != activation.turn for event in events):
+            return False  # something that was meant for a turn that is over
+        if self._ends_unread(events):
+            return False
         claims = [event for event in events if isinstance(event, ToolIntent)]
         if claims and self.ends_now:
             return False  # no destructive tool starts in a turn that is about to end
         return not any(self._is_taken(claim) for claim in claims)
+
+    def _ends_unread(self, events: Sequence[AnyEvent]) -> bool:
+        """Whether the root agent would return to the user although a person has just told it something, or
+        has paused it. It begins again, and learns of that."""
+        returns = any(isinstance(e, ToolResult) and e.ends_turn and e.place == ROOT for e in events)
+        return returns and self.has_news_for_root(events)
 
     def _comes_after_end(self, event: AnyEvent) -> bool:
         """Whether an event would add to what happened at a place that has ended. What a claimed tool came to,

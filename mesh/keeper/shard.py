@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 from mesh.core.agents_of_turn import agents_of
@@ -23,8 +23,8 @@ _log = logging.getLogger("mesh.keeper")
 
 class Shard:
     """Shard ``number`` of ``shards``. Keeps at most ``max_loaded`` unused conversations in memory;
-    the others are read from their journals when they are asked for. ``agents_at_once`` as in
-    `LoadedConversation`.
+    the others are read from their journals when they are asked for. ``agents_at_once`` and
+    ``limits_of`` as in `LoadedConversation`.
 
     ``on_fenced`` is called when another keeper has opened the shard, ``on_append`` after every append, and
     ``on_unloaded`` when a conversation in memory did not agree with its journal and was dropped.
@@ -37,6 +37,7 @@ class Shard:
         journal: Journal,
         max_loaded: int,
         agents_at_once: int,
+        limits_of: tuple[str, Mapping[str, Mapping[str, float]]],
         on_fenced: Callable[[], None],
         on_append: Callable[[LoadedConversation, Sequence[AnyEvent]], None],
         on_unloaded: Callable[[str], None],
@@ -49,6 +50,7 @@ class Shard:
         self._journal = journal
         self._max_loaded = max_loaded
         self._agents_at_once = agents_at_once
+        self._limits_of = limits_of
         self._on_fenced = on_fenced
         self._on_append = on_append
         self._on_unloaded = on_unloaded
@@ -118,8 +120,7 @@ class Shard:
 
     async def with_approval(self, uuid: str) -> LoadedConversation:
         """Returns the conversation that asks for an approval, decided or not. Raises `NotFound`."""
-        unreadable = [i for i in self.unreadable if id_suffix(i) == id_suffix(uuid)]
-        for conversation_id in (*self.index.with_suffix(uuid), *unreadable):
+        for conversation_id in self._with_suffix(uuid):
             loaded = await self.get(conversation_id)
             if uuid in loaded.conversation.asked:
                 return loaded
@@ -128,7 +129,7 @@ class Shard:
     async def with_agent(self, id: str) -> LoadedConversation:
         """Returns the conversation in one of whose turns there is, or was, the agent with this id. Raises
         `NotFound`."""
-        for conversation_id in self.index.with_suffix(id):
+        for conversation_id in self._with_suffix(id):
             loaded = await self.get(conversation_id)
             if loaded.conversation.agents.view(id) is not None:
                 return loaded
@@ -137,6 +138,11 @@ class Shard:
             if any(agent.agent_id == id for agent in agents_of(events)):
                 return loaded
         raise NotFound("Not found")
+
+    def _with_suffix(self, id: str) -> list[str]:
+        """The conversations to which an approval or an agent may belong, also those that were unreadable."""
+        unreadable = (i for i in self.unreadable if id_suffix(i) == id_suffix(id))
+        return [*self.index.with_suffix(id), *unreadable]
 
     def owns(self, conversation_id: str) -> bool:
         """Whether this is the id of a conversation of this shard, if there is one."""
@@ -161,6 +167,7 @@ class Shard:
             self._epoch,
             self._run_numbers,
             self._agents_at_once,
+            self._limits_of,
             self._appended,
             self._append_failed,
         )

@@ -12,7 +12,7 @@ from mesh.push.port import EventNotifications, PushStore
 from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.push.webhook import A2aVersion
-from mesh.tree.configured_limits import priced_models
+from mesh.tree.configured_limits import limits_by_path, priced_models
 from mesh.tree.gate import NewestPolicy
 from mesh.tree.plan import infos_of_nodes, startable_agents, tree_of
 from mesh.tree.turn import Tree
@@ -38,6 +38,7 @@ def agent_keeper(
         models=priced_models(config),
         startable=startable_agents(config),
         nodes=infos_of_nodes(config),
+        limits=limits_by_path(config),
         system_prompt=tree_of(config).prompt or config.prompt,
         turn_timeout_s=config.limits.turn_timeout_s,
         max_queue_per_conversation=config.limits.max_queue_per_conversation,

@@ -228,6 +228,7 @@ class AgentsAtWork:
                 metadata=dict(plan.metadata),
                 budget=dict(plan.budget),
                 by=by,
+                changes=self._changes_of_fork if plan.agent == FORK else {},
             )
             starts.append((place, start))
         if refusal := await self._steps.start(starts):
@@ -235,6 +236,12 @@ class AgentsAtWork:
         failpoint("agents.started")
         self.go_on_below(call, exchange_of)
         return ""
+
+    @property
+    def _changes_of_fork(self) -> dict[str, Any]:
+        """What makes a fork the same as this node, of which a person may have changed it."""
+        changes = self._steps.changes
+        return {name: changes[name] for name in ("prompt", "model", "tools") if name in changes}
 
     def go_on_below(self, call: StepKey, exchange_of: ExchangeOf) -> None:
         """Runs the agents that a tool call has started and that have not ended; those that run are left

@@ -632,6 +632,10 @@ class _LlmPass:
     async def _exit(self, steps: Steps, step: StepKey, call: ToolCall) -> ToolResult | PassEnd:
         """A call of the tool that ends the loop. The other calls of the answer run first; where answers are
         checked, an answer has to pass, too."""
+        if steps.known(step, ToolResult) is None and self._checks is None and self._has_news(steps):
+            return steps.record(
+                step, ToolResult(call_id=call.id, tool=call.name, content=_HAS_NEWS, is_error=True)
+            )
         content = _EXITED if self._checks is None else _EXITS_WITH_ANSWER
         content += _EXIT_TAKES_NOTHING if call.arguments or call.malformed else ""
         return steps.known(step, ToolResult) or steps.record(

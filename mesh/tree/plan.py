@@ -113,11 +113,8 @@ def startable_agents(config: Config) -> dict[str, dict[str, str]]:
 
 
 def infos_of_nodes(config: Config) -> dict[str, NodeInfo]:
-    """What a journal says of the nodes of a config, by node path; nothing if each agent is one node."""
-    nodes = {planned.path: planned.node for planned in all_nodes(config)}
-    if not any(node.children for node in nodes.values()):
-        return {}
-    return {path: _info(node) for path, node in nodes.items()}
+    """What a journal says of the nodes of a config, by node path."""
+    return {planned.path: _info(planned.node) for planned in all_nodes(config)}
 
 
 def _info(node: AgentNode) -> NodeInfo:

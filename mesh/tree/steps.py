@@ -592,7 +592,11 @@ class Steps:
         while output is None or self._newest(place) != place:  # it has begun anew, maybe meanwhile
             place = self._newest(turn.place)
             async with self._slot_anew(turn, place):
-                output = await self._run_at(run, await self._begun_anew(turn, place))
+                if self._newest(place) != place:  # once more, while it waited for a slot
+                    continue
+                output = self._end_if_deleted(place)
+                if output is None:
+                    output = await self._run_at(run, await self._begun_anew(turn, place))
         return output
 
     @asynccontextmanager
@@ -1200,10 +1204,15 @@ def held_in(events: Sequence[AnyEvent]) -> set[str]:
 
 
 def changes_in(events: Sequence[AnyEvent], place: Place) -> dict[str, Any]:
-    """What a person has changed of the agent at a place, by name."""
+    """What a person has changed of the agent at a place, by name. A fork begins with what had been changed of
+    the node by then that it is once more."""
     changes: dict[str, Any] = {}
     for event in events:
-        if isinstance(event, AgentTold) and event.step == place.text:
+        if event.step != place.text:
+            continue
+        if isinstance(event, AgentStarted):
+            changes = {**event.changes, **changes}
+        elif isinstance(event, AgentTold):
             changes = event.added_to(changes)
     return changes
 

@@ -51,7 +51,7 @@ from mesh.push.port import PushStore
 from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
 from mesh.tree.build import AgentFor, reach
-from mesh.tree.configured_limits import priced_models
+from mesh.tree.configured_limits import limits_by_path, priced_models
 from mesh.tree.gate import NewestPolicy
 from mesh.tree.local import LocalTree
 from mesh.tree.plan import infos_of_nodes, startable_agents
@@ -209,6 +209,7 @@ class WorldMesh:
             models=priced_models(self.config),
             startable=startable_agents(self.config),
             nodes=infos_of_nodes(self.config),
+            limits=limits_by_path(self.config),
             system_prompt=self.config.prompt,
             agents_at_once=self.config.limits.agents_at_once,
             **settings,
