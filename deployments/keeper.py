@@ -25,7 +25,6 @@ from mesh.push.sender import WebhookSender
 from mesh.tree.turn import (
     Ack,
     Activation,
-    Decisions,
     ReserveReply,
     Restarted,
     SlotReply,
@@ -92,9 +91,6 @@ class KeeperActor(Actor):
 
     async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
         return await self._recorder.denial(conversation_id, call)
-
-    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
-        return await self._recorder.decisions(activation, after)
 
     async def ready(self) -> None:
         """Returns once the shard is open."""

@@ -7,14 +7,14 @@ from deployments.blueprint import Blueprint
 from deployments.idle import Idle
 from deployments.remote import RemoteNode, RemoteRecorder, as_one, replicas_of
 from deployments.services import NODE
-from mesh.core.events import AgentTold, Preview, ToolCall, ToolResult
+from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.verdict import Verdict
 from mesh.llm.routing import provider_for
 from mesh.policy.grants import Grant
 from mesh.tree.build import Environment, build_node, reach
 from mesh.tree.plan import all_nodes
 from mesh.tree.ready_node import ReadyNode
-from mesh.tree.turn import AbandonedTask, Activation, Hearing, PassInput, PassOutput, UnsettledCall
+from mesh.tree.turn import AbandonedTask, Activation, Hearing, News, PassInput, PassOutput, UnsettledCall
 
 
 class NodeActor(Actor):
@@ -36,7 +36,7 @@ class NodeActor(Actor):
         with self._idle:
             return await self._node.run(turn)
 
-    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, activation: Activation, news: News, is_durable: bool) -> Hearing:
         with self._idle:
             return await self._node.hear(activation, news, is_durable)
 

@@ -24,7 +24,7 @@ from mesh.config import kept_versions
 from mesh.config.model import McpServer
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
-from mesh.core.events import AgentTold, AnyEvent, Preview, ToolCall, ToolResult
+from mesh.core.events import AnyEvent, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.places import ROOT, Place
 from mesh.core.verdict import Verdict
@@ -40,8 +40,8 @@ from mesh.tree.turn import (
     AbandonedTask,
     Ack,
     Activation,
-    Decisions,
     Hearing,
+    News,
     PassInput,
     PassOutput,
     ReserveReply,
@@ -168,10 +168,6 @@ class RemoteRecorder:
         keeper = self._keepers[self._blueprint.shard_of(conversation_id)]
         return await keeper.denial(conversation_id, call)
 
-    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
-        keeper = self._keepers[self._blueprint.shard_of(activation.conversation_id)]
-        return await keeper.decisions(activation, after)
-
 
 class RemoteNode:
     """`NodeService` by calls to the actors of one node, its replicas in turn."""
@@ -194,7 +190,7 @@ class RemoteNode:
             if self._carriers.get(turn.activation) is carrier:
                 del self._carriers[turn.activation]
 
-    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, activation: Activation, news: News, is_durable: bool) -> Hearing:
         # The other replicas know nothing of this run.
         carrier = self._carriers.get(activation)
         if carrier is None:
@@ -277,7 +273,7 @@ class RemoteTree:
             raise Unavailable(str(problem)) from None
         return await node.settle(call)
 
-    async def hear(self, digest: str, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, digest: str, activation: Activation, news: News, is_durable: bool) -> Hearing:
         return await self._asking(digest, ROOT.text).hear(activation, news, is_durable)
 
     def _asking(self, digest: str, node: str) -> RemoteNode:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from deployments.rpc import FOREVER, CallTerms, Service
-from mesh.core.events import AgentTold, Preview, ToolCall, ToolResult
+from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.verdict import Verdict
 from mesh.keeper.replies import FollowReply, Reply, WatchReply
@@ -17,7 +17,16 @@ from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
 from mesh.mcp.progress import Progress
 from mesh.policy.grants import Grant
-from mesh.tree.turn import AbandonedTask, Activation, Hearing, PassInput, PassOutput, Recorder, UnsettledCall
+from mesh.tree.turn import (
+    AbandonedTask,
+    Activation,
+    Hearing,
+    News,
+    PassInput,
+    PassOutput,
+    Recorder,
+    UnsettledCall,
+)
 
 
 class KeeperService(Recorder, Protocol):
@@ -43,7 +52,7 @@ class NodeService(Protocol):
         """See `RunNode`."""
         ...
 
-    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, activation: Activation, news: News, is_durable: bool) -> Hearing:
         """See `RunNode`."""
         ...
 
@@ -85,7 +94,6 @@ KEEPER = Service(
         KeeperService.remaining: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.grants: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.denial: CallTerms(repeat_for_s=FOREVER, within_s=30),
-        KeeperService.decisions: CallTerms(repeat_for_s=FOREVER, within_s=30),
     },
 )
 

@@ -76,7 +76,7 @@ class Approvals:
             # One event is enough to recognize a repetition of the request by its Idempotency-Key.
             key, body_hash = request.caller.idempotency_key, request.caller.body_hash
             resolved[0] = msgspec.structs.replace(resolved[0], idempotency_key=key, body_hash=body_hash)
-            if await self._resolve(loaded, asked, resolved):
+            if await self._resolve(loaded, asked, resolved, request.caller.token):
                 return
 
     async def preview(self, loaded: LoadedConversation, uuid: str, offset: int) -> Preview:
@@ -165,13 +165,17 @@ class Approvals:
         loaded: LoadedConversation,
         asked: Sequence[ApprovalRequired],
         resolved: Sequence[ApprovalResolved],
+        token: str = "",
     ) -> bool:
-        """Journals decisions if all of these approvals are still pending. False if another decision won."""
+        """Journals decisions if all of these approvals are still pending, and hands them down the pass that
+        runs. False if another decision won. From then on the turn acts for whoever has this ``token``."""
         # `only_if` is asked under the lock of the conversation's appends: of two decisions only one finds the
         # approval pending.
         won = await loaded.append(resolved, only_if=lambda: _are_pending(loaded.conversation, asked))
         if won:
             failpoint("approval.resolved")
+            loaded.token = token or loaded.token
+            loaded.hand_down([each.uuid for each in resolved])
             if any(each.grant is not None for each in resolved):
                 await self._remember(loaded, resolved)
             self._driver.start(loaded)

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from mesh.core.errors import JournalError, NodeLost, StaleEpoch, Unavailable, WrongSequence
-from mesh.core.events import AgentTold, AnyEvent, Completed, Error, NodeCompleted, Paused, ToolResult, moment
+from mesh.core.events import AnyEvent, Completed, Error, NodeCompleted, Paused, ToolResult, moment
 from mesh.core.places import Place
 from mesh.keeper.loaded_conversation import LoadedConversation, PassUnderWay
 from mesh.net.backoff import Backoff, Patience, jittered
@@ -25,6 +25,7 @@ from mesh.tree.turn import (
     AbandonedTask,
     Activation,
     Hearing,
+    News,
     PassInput,
     PassOutput,
     Tree,
@@ -75,7 +76,7 @@ class _Root:
     async def __call__(self, turn: PassInput) -> PassOutput:
         return await self._tree.run(turn)
 
-    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, activation: Activation, news: News, is_durable: bool) -> Hearing:
         return await self._tree.hear(self._digest, activation, news, is_durable)
 
 

@@ -80,7 +80,6 @@ from mesh.keeper.replies import (
     turn_answer,
 )
 from mesh.keeper.requests import (
-    Caller,
     Cancel,
     Complete,
     Create,
@@ -115,7 +114,6 @@ from mesh.runtime.logs import fields
 from mesh.tree.turn import (
     Ack,
     Activation,
-    Decisions,
     ReserveReply,
     Restarted,
     SlotReply,
@@ -128,7 +126,7 @@ _log = logging.getLogger("mesh.keeper")
 _MOST_LISTED = 500
 """Of how many conversations the agents at work are listed: each of these is read into memory."""
 _LISTEN_S = 20.0
-"""How long a node that waits for decisions, or for calls in flight, is kept waiting before it asks again."""
+"""How long a node that waits for calls in flight, or for slots, is kept waiting before it asks again."""
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,15 +308,6 @@ class Keeper:
         conversation = (await self._shard.get(conversation_id)).conversation
         return await self._denial(call, conversation.id, conversation.turn, conversation.by)
 
-    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
-        """See `Recorder`."""
-        loaded = await self._shard.get(activation.conversation_id)
-        try:
-            async with asyncio.timeout(_LISTEN_S):
-                return await loaded.decisions(activation, after)
-        except TimeoutError:
-            return Decisions()
-
     async def _dispatch(self, request: Request) -> Reply:
         match request:
             case Create():
@@ -477,7 +466,6 @@ class Keeper:
         before = loaded.conversation.seq
         if request.watched:
             loaded.audience.expect(before)
-        self._act_for(loaded, request.caller)
         await self._approvals.authorize(loaded, request.caller)
         return await self._turn_reply(loaded, request.wait, before)
 
@@ -558,7 +546,6 @@ class Keeper:
                 raise
             # The same request, sent again while the first was being journaled, has decided it.
             return await self._first_reply(loaded, caller.idempotency_key)
-        self._act_for(loaded, caller)
         return await self._turn_reply(loaded, request.wait, before)
 
     async def _cancel(self, request: Cancel) -> TurnAnswer:
@@ -668,10 +655,6 @@ class Keeper:
             await loaded.drop_held_message()  # a message that is refused must not run later
             raise
         return TurnAccepted(view(loaded.conversation), loaded.conversation.turn, before)
-
-    def _act_for(self, loaded: LoadedConversation, caller: Caller) -> None:
-        """The open turn acts for this caller from now on."""
-        loaded.token = caller.token or loaded.token
 
     # -- requests that come again
 

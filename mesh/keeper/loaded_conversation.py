@@ -21,7 +21,7 @@ from mesh.core.agent_limits import AgentsStarted, is_start, refusal
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.budget import CallRequest, Scope, scope_of, tightest, with_limits
 from mesh.core.conversation import Conversation
-from mesh.core.errors import JournalError
+from mesh.core.errors import JournalError, Unavailable
 from mesh.core.events import (
     AgentStarted,
     AgentTold,
@@ -52,7 +52,7 @@ from mesh.keeper.audience import Audience
 from mesh.keeper.budgets import Admission, lost_calls, settled_late
 from mesh.keeper.runs import GivenRun, Runs
 from mesh.keeper.turn_slots import TurnSlots
-from mesh.keeper.waiters import Waiters, WaitingCalls
+from mesh.keeper.waiters import WaitingCalls
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields, log_events
 from mesh.tree.nodes_below import RunningNode
@@ -80,6 +80,20 @@ class PassUnderWay:
     def __init__(self, root: RunningNode) -> None:
         self.root = root
         self.over = asyncio.Event()
+        self._handing_down: set[asyncio.Task[None]] = set()
+
+    def hand_down(self, decisions: Decisions) -> None:
+        """Hands decisions down, which nobody waits for: they are journaled, and a pass that ends without them
+        is followed by another."""
+        task = asyncio.create_task(self._hand_down(decisions))
+        self._handing_down.add(task)
+        task.add_done_callback(self._handing_down.discard)
+
+    async def _hand_down(self, decisions: Decisions) -> None:
+        try:
+            await self.root.hear(decisions, is_durable=True)
+        except Unavailable as problem:  # it goes on in the background
+            _log.warning("event=decision_late %s", fields(message=problem))
 
 
 More = Callable[[Sequence[AnyEvent]], Sequence[AnyEvent]]
@@ -147,7 +161,6 @@ class LoadedConversation:
         self._append_lock = asyncio.Lock()
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
-        self._listeners = Waiters()  # those that wait in `decisions`, and in `reserve`
         self._waiting_calls = WaitingCalls()
 
     @property
@@ -250,7 +263,7 @@ class LoadedConversation:
             self.slots.lose_all()
             self._runs.begin_pass(self._new_run())
             self._late_results.clear()
-            self._wake_listeners()
+            self._waiting_calls.wake_all()
             return self._turn_input()
 
     def _new_run(self) -> GivenRun:
@@ -496,7 +509,6 @@ class LoadedConversation:
         def begin(_: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
             self._runs.restart(place, self._new_run())
             self.slots.lose_below(place)
-            self._listeners.wake_inside(place.text)
             self._waiting_calls.wake_inside(place.text)
             return lost_calls(conversation, place, self._runs.of_pass.number)
 
@@ -514,29 +526,20 @@ class LoadedConversation:
             return False
         return self._runs.is_in_force(lost.run, parent)
 
-    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
-        """Waits for decisions after event ``after`` and returns them; None when the pass is over."""
-        with self._listeners.waiter(activation.place) as waiter:
-            while self.is_current(activation):
-                resolved = self.conversation.decisions_after(after)
-                if resolved:
-                    return Decisions(resolved, self.token)
-                await waiter.wait()
-        return None
-
-    def _wake_listeners(self) -> None:
-        """Wakes all that wait in `decisions` for a person, and in `reserve` for calls in flight."""
-        self._listeners.wake_all()
-        self._waiting_calls.wake_all()
+    def hand_down(self, uuids: Sequence[str]) -> None:
+        """Hands the decisions about approvals down the pass that runs, if one does."""
+        decided = self.conversation.decided
+        found = [decided[uuid] for uuid in uuids if uuid in decided]
+        if self.pass_under_way is not None and found:
+            self.pass_under_way.hand_down(Decisions(found, self.token))
 
     def _wake(self, events: Sequence[AnyEvent]) -> None:
-        """Wakes those of the listeners whom these events concern, which were journaled."""
+        """Wakes those model calls that wait whom these events concern, which were journaled."""
         if not self.conversation.turn_open or any(isinstance(e, ApprovalResolved) for e in events):
-            self._wake_listeners()
+            self._waiting_calls.wake_all()
             return
         for event in events:
             if isinstance(event, NodeCompleted | ToolResult | Validation):
-                self._listeners.wake_inside(event.step)
                 self._waiting_calls.wake_inside(event.step)
                 self._waiting_calls.free(event.place)
             elif isinstance(event, LlmCall | LlmSettled | LlmLost):

@@ -13,7 +13,6 @@ from mesh.policy.policy_call import PolicyCall
 from mesh.tree.turn import (
     Ack,
     Activation,
-    Decisions,
     ReserveReply,
     Restarted,
     SlotReply,
@@ -65,10 +64,6 @@ class KeeperRecorder:
     async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
         with _unavailable():
             return await self._keeper_of(conversation_id).denial(conversation_id, call)
-
-    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
-        with _unavailable():
-            return await self._keeper_of(activation.conversation_id).decisions(activation, after)
 
 
 @contextmanager

@@ -1,5 +1,4 @@
-"""Who waits for something that happens in an open turn: nodes for decisions of people, model calls for room
-in their budgets.
+"""Who waits for something that happens in an open turn: model calls for room in their budgets.
 
 A turn may have a thousand of them, and most events concern none: an event wakes those that it may let go on,
 and looks at no others. Calls that wait for room stand in lines, one for each limit of each run. When a call

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mesh.config.kept_versions import kept
 from mesh.config.model import Config, parse
 from mesh.core.errors import ConfigError, Unavailable
-from mesh.core.events import AgentTold, Preview, ToolCall, ToolResult
+from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.verdict import Verdict
 from mesh.mcp.port import Catalogue
 from mesh.policy.grants import Grant
@@ -19,6 +19,7 @@ from mesh.tree.turn import (
     AbandonedTask,
     Activation,
     Hearing,
+    News,
     PassInput,
     PassOutput,
     Recorder,
@@ -76,7 +77,7 @@ class LocalVersions:
     async def cancel(self, task: AbandonedTask) -> None:
         await (await self._known(task.digest)).tree.cancel(task)
 
-    async def hear(self, digest: str, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, digest: str, activation: Activation, news: News, is_durable: bool) -> Hearing:
         return await (await self._known(digest)).tree.hear(digest, activation, news, is_durable)
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:

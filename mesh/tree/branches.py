@@ -2,7 +2,7 @@
 items of a map, or a model's work and the agents that it has started.
 
 A branch that waits for a person does not hold up the others: they run to their end. While one of them runs,
-the node listens for decisions, and a branch whose approval is decided goes on at once. When no branch can go
+decisions come down to the node, and a branch whose approval is decided goes on at once. When no branch can go
 on, all of them have ended, some of them paused.
 """
 
@@ -157,13 +157,9 @@ class Branches(Generic[K, T]):
             except Unavailable as problem:
                 lost = problem
         if self._news is not None and self._news.done():
-            news, self._news = self._news, None
-            try:
-                decided = news.result()
-                self._heard += len(decided)
-                self._go_on(decided)
-            except Unavailable as problem:
-                lost = problem
+            decided, self._news = self._news.result(), None
+            self._heard += len(decided)
+            self._go_on(decided)
         return lost
 
     def _take(self, task: asyncio.Task[T | PassEnd]) -> None:

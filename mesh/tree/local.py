@@ -9,7 +9,7 @@ import msgspec
 from mesh.a2a.client.port import RemoteAgent
 from mesh.config.model import A2aAgent, Config
 from mesh.core.errors import ToolSessionError, Unavailable
-from mesh.core.events import AgentTold, Preview, ToolCall, ToolResult
+from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.places import Place
 from mesh.core.verdict import Verdict
 from mesh.llm.port import Llm
@@ -19,7 +19,16 @@ from mesh.policy.grants import Grant
 from mesh.tree.build import AgentFor, BuiltNode, Environment, build_node, reach
 from mesh.tree.plan import all_nodes
 from mesh.tree.ready_node import ReadyNode
-from mesh.tree.turn import AbandonedTask, Activation, Hearing, PassInput, PassOutput, Recorder, UnsettledCall
+from mesh.tree.turn import (
+    AbandonedTask,
+    Activation,
+    Hearing,
+    News,
+    PassInput,
+    PassOutput,
+    Recorder,
+    UnsettledCall,
+)
 
 T = TypeVar("T")
 
@@ -79,7 +88,7 @@ class LocalTree:
     async def run(self, turn: PassInput) -> PassOutput:
         return _received(await self._nodes[turn.place.path].run(_received(turn)))
 
-    async def hear(self, digest: str, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, digest: str, activation: Activation, news: News, is_durable: bool) -> Hearing:
         node = self._nodes[activation.place.path]
         return await node.hear(_received(activation), _received(news), is_durable)
 
@@ -121,7 +130,7 @@ class _NodeBelow:
     async def __call__(self, turn: PassInput) -> PassOutput:
         return await self._tree.run(turn)
 
-    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, activation: Activation, news: News, is_durable: bool) -> Hearing:
         return await self._tree.hear("", activation, news, is_durable)
 
 

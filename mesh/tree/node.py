@@ -25,12 +25,12 @@ from msgspec import UNSET
 
 from mesh.core.budget import scope_of, tightest
 from mesh.core.errors import JournalError, LlmError, NodeLost, Unavailable, ValidatorError
-from mesh.core.events import AgentTold, NodeStarted, moment
+from mesh.core.events import NodeStarted, moment
 from mesh.core.news import HAS_MODEL
 from mesh.core.open_steps import outcomes_of
 from mesh.tree.pass_clock import OutOfTime
 from mesh.tree.steps import PassesAtOnce, Steps, Superseded, changes_in
-from mesh.tree.turn import Activation, Hearing, PassInput, PassOutput, PassStatus, Recorder
+from mesh.tree.turn import Activation, Hearing, News, PassInput, PassOutput, PassStatus, Recorder
 
 STOPPED_BY_PERSON = "Operation cancelled by user."
 """The answer of a turn that a person cancelled, or whose operation a person rejected without a reason."""
@@ -144,7 +144,7 @@ class Node:
         with passes.entered():
             return await self._run(steps)
 
-    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, activation: Activation, news: News, is_durable: bool) -> Hearing:
         """See `RunNode.hear`."""
         steps = await self._at_work.steps_of(activation)
         if steps is None:

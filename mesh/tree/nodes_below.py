@@ -1,8 +1,9 @@
 """The nodes that run below a node at this moment: news for a place goes down through them.
 
-News is an event about a place that comes from above while a pass goes on, such as `AgentTold`. It takes the
-way of the calls of the pass: each node hands it to the child that it is calling, whose place contains that of
-the news, on the actor that has the call. Nobody asks for news again and again.
+News is an event about a place that comes from above while a pass goes on: what an agent is told
+(`AgentTold`), or what people decide (`Decisions`). It takes the way of the calls of the pass: each node hands
+it to the child that it is calling, whose place contains that of the news, on the actor that has the call.
+Nobody asks for news again and again.
 
 Invariant: a node knows of news before it looks which child runs (`Steps.hear`), and gives a child all that it
 knows when it calls it (`NodesBelow.run`). So news that has come is in the input of the child's run, or is
@@ -19,7 +20,7 @@ import msgspec
 from mesh.core.errors import Unavailable
 from mesh.core.events import AgentTold
 from mesh.core.places import Place
-from mesh.tree.turn import Hearing, PassInput, PassOutput, RunNode
+from mesh.tree.turn import Hearing, News, PassInput, PassOutput, RunNode
 
 HEAR_WITHIN_S = 30.0
 """How long news for a node may be on its way."""
@@ -34,7 +35,7 @@ class RunningNode:
         self._run = run
         self._turn = turn
         self._ended: asyncio.Future[PassOutput | None] = asyncio.get_running_loop().create_future()
-        self._late: dict[asyncio.Task[None], AgentTold] = {}  # what is still on its way
+        self._late: dict[asyncio.Task[None], News] = {}  # what is still on its way
 
     async def run(self) -> PassOutput:
         """The call. Raises `Unavailable`."""
@@ -47,12 +48,12 @@ class RunningNode:
             for late in [*self._late]:
                 late.cancel()
 
-    async def hear(self, news: AgentTold, *, is_durable: bool) -> Hearing | None:
+    async def hear(self, news: News, *, is_durable: bool) -> Hearing | None:
         """Hands news down. None: this call of the node has ended before it took it, and another one may
         follow. Raises `Unavailable` after `HEAR_WITHIN_S`; what is durable is handed down all the same, once
         the node takes it."""
         for late, before in self._late.items():
-            if {before.action, news.action} <= {"pause", "resume"} and before.step == news.step:
+            if _overtakes(news, before):
                 late.cancel()  # it must not come after this
         hearing = asyncio.create_task(self._run.hear(self._turn.activation, news, is_durable))
         either: set[asyncio.Future[Any]] = {hearing, self._ended}
@@ -74,17 +75,24 @@ class RunningNode:
             await asyncio.gather(hearing, return_exceptions=True)
         if output is None:
             return None
-        if news.key in output.heard:
+        if isinstance(news, AgentTold) and news.key in output.heard:
             return "taken"
         return "ended" if output.status in ("completed", "failed", "stopped") else None
 
-    async def _hand_down_late(self, news: AgentTold) -> None:
+    async def _hand_down_late(self, news: News) -> None:
         while True:
             try:
                 await self._run.hear(self._turn.activation, news, True)
                 return
             except Unavailable:
                 await asyncio.sleep(_LATE_AGAIN_S)
+
+
+def _overtakes(news: News, before: News) -> bool:
+    """Whether this pause, or its end, takes the place of one before it."""
+    if not (isinstance(news, AgentTold) and isinstance(before, AgentTold)):
+        return False
+    return {before.action, news.action} <= {"pause", "resume"} and before.step == news.step
 
 
 class NodesBelow:

@@ -5,11 +5,20 @@ import asyncio
 from collections.abc import Sequence
 
 from mesh.core.errors import ConfigError, ToolSessionError
-from mesh.core.events import AgentTold, Preview, ToolCall, ToolResult
+from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.verdict import Verdict
 from mesh.policy.grants import Grant
 from mesh.tree.build import BuiltNode
-from mesh.tree.turn import AbandonedTask, Activation, Hearing, PassInput, PassOutput, Recorder, UnsettledCall
+from mesh.tree.turn import (
+    AbandonedTask,
+    Activation,
+    Hearing,
+    News,
+    PassInput,
+    PassOutput,
+    Recorder,
+    UnsettledCall,
+)
 
 
 class ReadyNode:
@@ -35,7 +44,7 @@ class ReadyNode:
             return PassOutput("failed", str(problem))
         return await self._built.node.run(turn, self._recorder)
 
-    async def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, activation: Activation, news: News, is_durable: bool) -> Hearing:
         """See `RunNode.hear`."""
         return await self._built.node.hear(activation, news, is_durable)
 

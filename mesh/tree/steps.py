@@ -28,10 +28,8 @@ from mesh.core.events import (
     AgentTold,
     AnyEvent,
     CodeStep,
-    LimitReached,
     Live,
     LlmCall,
-    LlmReserved,
     NodeCompleted,
     NodeStarted,
     TextDelta,
@@ -66,7 +64,9 @@ from mesh.tree.nodes_below import NodesBelow
 from mesh.tree.pass_clock import PassClock
 from mesh.tree.turn import (
     Ack,
+    Decisions,
     Hearing,
+    News,
     PassInput,
     PassOutput,
     Recorder,
@@ -295,19 +295,14 @@ class Steps:
         self._heard: list[str] = []
         # The keys of the news that has acted here: what is handed down again does not act again.
         self._taken_before = {e.key for e in self._known.of(turn.place.step) if isinstance(e, AgentTold)}
-        # The decisions up to this event are known. What is numbered while the pass runs does not count, as
-        # there may be decisions before it that are not known: so the node above says it.
-        numbered = (e.seq for e in turn.known if not isinstance(e, LlmReserved | LimitReached))
-        until = turn.decisions_until
-        self._decisions_until = max(numbered, default=0) if until is None else until
         self._decided: list[StepKey] = []  # the steps of the decisions that this pass has learned of
+        self._more_decided = asyncio.Event()
         self._when_told: list[Callable[[StepKey | None], None]] = []
         self.stop_agent: Callable[[AgentTold], None] = _nobody_to_stop
         """Ends an agent that this node has started."""
         self.start_added: Callable[[], None] = _nothing_to_start
         """Starts the agents that people have `added` to this node."""
         self.clock = PassClock()
-        self._listening = asyncio.Lock()  # one asks the keeper for decisions, for all that wait for them
 
     def known(self, step: StepKey, kind: type[E]) -> E | None:
         """The latest event of this kind for this step. Of an agent that has begun anew, the end is that of
@@ -551,7 +546,6 @@ class Steps:
             iteration=iteration,
             known=known,
             pending=self._unjournaled_of(place, known) if is_started else self._unjournaled,
-            decisions_until=self._decisions_until,
             llm_calls=self.llm_calls,
             watched=self.watched,
             exchange=(),
@@ -560,7 +554,15 @@ class Steps:
 
     def _as_of_now(self, turn: PassInput) -> PassInput:
         """The input of a child, which may be older than news for this node."""
-        return msgspec.structs.replace(turn, held=sorted(self._held), scopes=self.turn.scopes)
+        own, known = self.turn, self._known.below(turn.place)
+        return msgspec.structs.replace(
+            turn,
+            held=sorted(self._held),
+            scopes=own.scopes,
+            known=known,
+            token=own.token,
+            lost_token=own.lost_token,
+        )
 
     @property
     def _unjournaled(self) -> list[AnyEvent]:
@@ -632,7 +634,6 @@ class Steps:
             exchange=(*turn.exchange, User(told)) if turn.exchange else (),
             state={**turn.state, **task},
             started_at=start.time,
-            decisions_until=self._decisions_until,
             llm_calls=self.llm_calls,
         )
 
@@ -696,7 +697,6 @@ class Steps:
             run=restarted.run,
             runs={},
             known=known,
-            decisions_until=self._decisions_until,
             # And what it had recorded itself by then, and is not journaled yet.
             pending=[*turn.pending, *(e for e in known if not e.seq and e.key not in before)],
             llm_calls=self.llm_calls,
@@ -752,27 +752,34 @@ class Steps:
 
     async def next_decisions(self, since: int) -> Sequence[StepKey]:
         """The steps of the decisions that this pass has learned of after so many; waits for one. Each of
-        those who wait gets all of them, whoever asked the keeper. Raises `Superseded`, `Unavailable`."""
+        those who wait gets all of them."""
         while len(self._decided) <= since:
-            async with self._listening:
-                if len(self._decided) <= since:
-                    await self._learn_decisions()
+            await self._more_decided.wait()
         return self._decided[since:]
 
-    async def _learn_decisions(self) -> None:
-        turn = self.turn
-        news = await self._recorder.decisions(turn.activation, self._decisions_until)
-        if news is None:
-            raise Superseded
-        if news.events:
-            lost = turn.lost_token and not news.token
-            self.turn = msgspec.structs.replace(self.turn, token=news.token, lost_token=lost)
-            self._decisions_until = max(event.seq for event in news.events)
-            self._known.add([event for event in news.events if not self._is_known(event)])
-            self._decided += [StepKey(event.step) for event in news.events]
+    async def _hear_decisions(self, news: Decisions) -> Hearing:
+        """Takes decisions about steps here and below, and hands those on that let a call below go on."""
+        lost = self.turn.lost_token and not news.token
+        self.turn = msgspec.structs.replace(self.turn, token=news.token, lost_token=lost)
+        found = [event for event in news.events if not self._is_known(event)]
+        if not found:
+            return "taken"
+        self._known.add(found)
+        self._decided += [StepKey(event.step) for event in found]
+        self._more_decided.set()
+        self._more_decided = asyncio.Event()
+        hearing = []
+        for call in self._below.all():
+            concerned = [event for event in found if StepKey(event.step).lets_go_on(call.place)]
+            if concerned:
+                hearing.append(call.hear(Decisions(concerned, news.token), is_durable=True))
+        for heard in await asyncio.gather(*hearing, return_exceptions=True):
+            if isinstance(heard, BaseException):
+                raise heard
+        return "taken"
 
     def _is_known(self, event: AnyEvent) -> bool:
-        # A decision comes from the keeper and with what was journaled of a child that was lost.
+        # A decision comes from above and with what was journaled of a child that was lost.
         return any(known.key == event.key for known in self._known.of(StepKey(event.step)))
 
     # -- news
@@ -834,9 +841,11 @@ class Steps:
                 await self._send_batch(partial(self._recorder.append, self.turn.activation))
         return await self.hear(self._stamp(place.step, told), is_durable=False)
 
-    async def hear(self, news: AgentTold, *, is_durable: bool) -> Hearing:
+    async def hear(self, news: News, *, is_durable: bool) -> Hearing:
         """Takes news about this place or one below it: see `RunNode.hear`. Raises `Superseded`,
         `Unavailable`."""
+        if isinstance(news, Decisions):
+            return await self._hear_decisions(news)
         self._taking_news += 1
         self._no_news.clear()
         try:

@@ -57,9 +57,6 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``known``. ``state`` is the session state as this node sees it, ``iteration`` that of the nearest loop.
     ``history`` are the turns before, for nodes that read them.
 
-    ``decisions_until`` is the last event up to which all decisions are known to the node above; None: up to
-    the last one in ``known``.
-
     ``asks`` and ``at_once`` are set for an agent that was called: whether the config says above the call that
     destructive tools wait for a person, None if it says nothing; and whether the caller is below a parallel
     or loop node. One that checks an answer always has an ``asks``. ``may_end_turn`` is false for one that
@@ -107,7 +104,6 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exchange: Sequence[Message] = ()
     known: Sequence[AnyEvent] = ()
     pending: Sequence[AnyEvent] = ()
-    decisions_until: int | None = None
     llm_calls: int = 0
     token: str = ""
     lost_token: bool = False
@@ -242,8 +238,8 @@ class Restarted(msgspec.Struct, frozen=True, omit_defaults=True):
     done: Sequence[AnyEvent] = ()
 
 
-class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """New decisions, and the turn's `PassInput.token` since then."""
+class Decisions(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="decisions"):
+    """New decisions, which are journaled, and the turn's `PassInput.token` since then."""
 
     events: Sequence[ApprovalResolved] = ()
     token: str = ""
@@ -351,12 +347,9 @@ class Recorder(Protocol):
         """How the newest config denies a call, if it does: see `PassInput.is_older`. Raises `Unavailable`."""
         ...
 
-    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
-        """The decisions in this turn since event ``after``. Waits for one, but not for ever: there may be
-        none. None: a newer pass has taken the turn over. Raises `Unavailable`."""
-        ...
 
-
+News = AgentTold | Decisions
+"""What comes down the calls of a pass while it goes on."""
 Hearing = Literal["taken", "ended", "mute", "unknown", "full"]
 """What came of news for an agent: it is durable, and the agent will read it; the agent has ended; it has no
 model of its own that could read it; no such agent is known; it may have no more agents."""
@@ -370,7 +363,7 @@ class RunNode(Protocol):
         happened."""
         ...
 
-    def hear(self, activation: Activation, news: AgentTold, is_durable: bool) -> Coroutine[Any, Any, Hearing]:
+    def hear(self, activation: Activation, news: News, is_durable: bool) -> Coroutine[Any, Any, Hearing]:
         """Hands news down to this activation of the node, which takes what is about its own place, and hands
         on what is about a place below it. What is not ``is_durable`` yet becomes so on the way: it is
         journaled by the innermost node that runs around the place. Waits until the activation has begun.
@@ -446,6 +439,6 @@ class Tree(Protocol):
         """Asks another agent to cancel a task, which it may or may not do. Raises `Unavailable`."""
         ...
 
-    async def hear(self, digest: str, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
+    async def hear(self, digest: str, activation: Activation, news: News, is_durable: bool) -> Hearing:
         """`RunNode.hear` of the root, in a pass that runs."""
         ...

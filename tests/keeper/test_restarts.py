@@ -84,7 +84,6 @@ async def test_what_is_left_of_a_lost_node_and_of_those_below_it_may_do_nothing_
         assert restarted.ack.taken and restarted.run > root.run
         for place in ("0.1", "0.1.0", "0.1.0.a@0-0", "0.1.a@0-0-1.3"):
             assert not await takes_all_from(loaded, at(root, place))
-            assert await loaded.decisions(at(root, place), 0) is None
         assert loaded.conversation.steps == []
         assert await takes_all_from(loaded, at(root, "0.1", restarted.run))
         assert await takes_all_from(loaded, at(root, "0.1.0", restarted.run))

@@ -1,22 +1,11 @@
 """Which branches a decision lets go on, and what it costs to find out."""
 
-import asyncio
-
 from mesh.core.places import Place, StepKey
 from mesh.tree.branches import Branch, Branches
 from mesh.tree.node import PAUSED, PassEnd
 from mesh.tree.steps import Steps
-from mesh.tree.turn import Activation, Decisions
 from tests.counted_work import counted_opcodes
 from tests.tree.test_children import Alone, steps
-
-
-class Undecided(Alone):
-    """A `Recorder` that knows of no decision."""
-
-    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
-        await asyncio.wait_for(asyncio.Event().wait(), 30)
-        return None
 
 
 async def _paused(number: int, runs: list[int]) -> Branches[int, str]:
@@ -29,7 +18,7 @@ async def _paused(number: int, runs: list[int]) -> Branches[int, str]:
 
         return Branch(run, Place(f"0.1#{index}"))
 
-    branches = Branches[int, str](Steps(steps().turn, Undecided()))
+    branches = Branches[int, str](Steps(steps().turn, Alone()))
     for index in range(number):
         branches.add(index, branch(index))
     await branches.run()

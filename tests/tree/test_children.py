@@ -10,7 +10,7 @@ from mesh.core.events import AnyEvent, LlmCall, NodeCompleted
 from mesh.tree.children import Child, Children
 from mesh.tree.node import PAUSED, REJECTED
 from mesh.tree.steps import Steps, Superseded
-from mesh.tree.turn import Ack, Activation, Decisions, PassInput, PassOutput, PassStatus, Restarted
+from mesh.tree.turn import Ack, Activation, PassInput, PassOutput, PassStatus, Restarted
 
 
 class Alone:
@@ -18,9 +18,6 @@ class Alone:
 
     async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
         raise AssertionError("nothing is sent ahead here")
-
-    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
-        raise AssertionError("nothing waits here")
 
     async def restart(self, lost: Activation) -> Restarted:
         return Restarted(Ack(False))

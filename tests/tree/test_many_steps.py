@@ -10,10 +10,8 @@ from mesh.core.events import (
     AgentStarted,
     AnyEvent,
     ApprovalRequired,
-    ApprovalResolved,
     Event,
     LlmCall,
-    LlmReserved,
     NodeCompleted,
     ToolResult,
 )
@@ -21,7 +19,7 @@ from mesh.core.places import Place, StepKey
 from mesh.llm.port import LlmRequest
 from mesh.tree.node import PAUSED, Node, PassEnd
 from mesh.tree.steps import Steps
-from mesh.tree.turn import Ack, Activation, Decisions, PassInput, PassOutput
+from mesh.tree.turn import Ack, PassInput
 from tests.worlds.mesh import WorldMesh, calls, says
 from tests.worlds.trees import config, llm
 
@@ -58,13 +56,8 @@ async def test_call_1000_of_a_turn_costs_what_call_10_does() -> None:
     assert median(costs[-100:]) < 3 * median(costs[10:110])
 
 
-class _Decided:
-    """A `Recorder` that has one decision to tell, event 12."""
-
-    async def decisions(self, activation: Activation, after: int) -> Decisions:
-        await asyncio.sleep(0)
-        decided = ApprovalResolved(seq=12, turn=1, step="0.1/tool/0.0", uuid="u", choice="approve")
-        return Decisions([decided] if after < 12 else [])
+class _Takes:
+    """A `Recorder` that takes all."""
 
     async def append(self, *_: Any) -> Ack:
         return Ack(True)
@@ -80,26 +73,7 @@ def _turn(known: Sequence[AnyEvent]) -> PassInput:
 
 
 def _steps(known: Sequence[AnyEvent]) -> Steps:
-    return Steps(_turn(known), _Decided())
-
-
-async def test_a_reservation_that_was_numbered_after_a_decision_does_not_hide_the_decision() -> None:
-    steps = _steps([LlmReserved(seq=14, turn=1, step="0/llm/0", run=1, tokens=1, max_output=1)])
-    async with asyncio.timeout(30):
-        assert [step.text for step in await steps.next_decisions(0)] == ["0.1/tool/0.0"]
-
-
-async def test_what_was_numbered_while_a_child_was_lost_hides_no_decision_from_it_when_it_goes_on() -> None:
-    above, place = _steps([LlmCall(seq=10, turn=1, step="0/llm/0", model="m")]), Place("0.1")
-
-    async def pauses(_: PassInput) -> PassOutput:
-        # A process below it was lost: what was journaled there by then is numbered.
-        return PassOutput("paused", sent=[LlmCall(seq=14, turn=1, step="0.1.1/llm/0", model="m")])
-
-    await above.run_below(pauses, above.below(place, {}, 0, history=False))
-    again = Steps(above.below(place, {}, 0, history=False), _Decided())
-    async with asyncio.timeout(30):
-        assert [step.text for step in await again.next_decisions(0)] == ["0.1/tool/0.0"]
+    return Steps(_turn(known), _Takes())
 
 
 async def test_a_child_is_told_what_is_known_at_its_place_and_nothing_else() -> None:
@@ -138,5 +112,5 @@ async def test_a_node_that_pauses_tells_nothing_of_what_is_inside_of_its_childre
         await steps.send_ahead()
         return PAUSED
 
-    output = await Node("n", "parallel", work).run(_turn([]), _Decided())
+    output = await Node("n", "parallel", work).run(_turn([]), _Takes())
     assert [event.step for event in output.sent] == ["0.1", "0.2/tool/0.0"]

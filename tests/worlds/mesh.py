@@ -59,7 +59,6 @@ from mesh.tree.turn import (
     AbandonedTask,
     Ack,
     Activation,
-    Decisions,
     Hearing,
     PassInput,
     PassOutput,
@@ -300,9 +299,6 @@ class WorldMesh:
 
     async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
         return await self.keeper.denial(conversation_id, call)
-
-    async def decisions(self, activation: Activation, after: int) -> Decisions | None:
-        return await self.keeper.decisions(activation, after)
 
     async def crash(self) -> None:
         """The process is gone without a word, with all that ran in it; another one takes over."""
