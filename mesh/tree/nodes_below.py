@@ -11,7 +11,7 @@ handed to this run.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,6 +88,17 @@ class RunningNode:
                 await asyncio.sleep(_LATE_AGAIN_S)
 
 
+async def all_heard(hearing: Iterable[Coroutine[Any, Any, Hearing | None]]) -> list[Hearing | None]:
+    """What came of news that goes down several calls at once. Raises what went wrong with the first of those
+    that failed, when all have ended."""
+    found: list[Hearing | None] = []
+    for heard in await asyncio.gather(*hearing, return_exceptions=True):
+        if isinstance(heard, BaseException):
+            raise heard
+        found.append(heard)
+    return found
+
+
 def _overtakes(news: News, before: News) -> bool:
     """Whether this pause, or its end, takes the place of one before it."""
     if not (isinstance(news, AgentTold) and isinstance(before, AgentTold)):
@@ -156,9 +167,7 @@ class NodesBelow:
     async def hear_all(self, news: AgentTold) -> None:
         """Hands news about a place here or above to all calls that go on. Raises `Unavailable`."""
         hearing = (running.hear(news, is_durable=True) for running in self.all())
-        for heard in await asyncio.gather(*hearing, return_exceptions=True):
-            if isinstance(heard, BaseException):
-                raise heard
+        await all_heard(hearing)
 
     def _with_news(self, turn: PassInput) -> PassInput:
         turn = self._as_of_now(turn)

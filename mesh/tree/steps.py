@@ -60,7 +60,7 @@ from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.logs import fields
 from mesh.runtime.machine import MACHINE
 from mesh.tree.agent_slots import AgentSlots
-from mesh.tree.nodes_below import NodesBelow
+from mesh.tree.nodes_below import NodesBelow, all_heard
 from mesh.tree.pass_clock import PassClock
 from mesh.tree.turn import (
     Ack,
@@ -773,9 +773,7 @@ class Steps:
             concerned = [event for event in found if StepKey(event.step).lets_go_on(call.place)]
             if concerned:
                 hearing.append(call.hear(Decisions(concerned, news.token), is_durable=True))
-        for heard in await asyncio.gather(*hearing, return_exceptions=True):
-            if isinstance(heard, BaseException):
-                raise heard
+        await all_heard(hearing)
         return "taken"
 
     def _is_known(self, event: AnyEvent) -> bool:
@@ -904,10 +902,7 @@ class Steps:
             heard.append(await self._hear_own(news))
         calls = self._below.all()
         below = (call.hear(copy_for(news, call.place), is_durable=False) for call in calls)
-        for each in await asyncio.gather(*below, return_exceptions=True):
-            if isinstance(each, BaseException):
-                raise each
-            heard += [each] if each else []
+        heard += [each for each in await all_heard(below) if each]
         heard.append(await self._tell_models(news, self.turn.place, beside=[call.place for call in calls]))
         return "taken" if "taken" in heard else "mute"
 
