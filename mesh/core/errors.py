@@ -15,7 +15,8 @@
     │  └─ CallRevoked         its claim does not hold any more: it did not run; claim it anew, or leave it
     └─ JournalError
        ├─ StaleEpoch          another keeper owns the shard: stop writing, leave
-       ├─ WrongSequence       the writer's picture of the journal is not the journal: read it again
+       ├─ WrongSequence       the writer's picture of the journal may not be the journal: read it again
+       ├─ JournalRefused      the store does not take these events, and never will
        └─ JournalDamaged      one conversation cannot be read; the others can
 
 Every message is for a person: what is wrong, where, what to do. No message carries a secret. Which HTTP
@@ -132,7 +133,11 @@ class StaleEpoch(JournalError):
 
 
 class WrongSequence(JournalError):
-    """The append does not follow the last event of the journal."""
+    """The append does not follow the last event of the journal, or nobody knows whether it is in it."""
+
+
+class JournalRefused(JournalError):
+    """The store does not take these events, and would not take them the next time."""
 
 
 class JournalDamaged(JournalError):

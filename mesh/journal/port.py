@@ -1,7 +1,7 @@
 """The port to durable storage: journals of conversations, fenced by epoch, and blobs beside them.
 
 Above: a keeper, which owns a shard of the conversations and is the only writer of their journals. Below:
-memory or files; later PostgreSQL. A store encodes events and reads their ``seq``; it knows nothing else of
+memory, files or PostgreSQL. A store encodes events and reads their ``seq``; it knows nothing else of
 them.
 """
 
@@ -11,14 +11,17 @@ from typing import Protocol
 import msgspec
 
 from mesh.core.events import AnyEvent
+from mesh.journal.listing import ListingEntry
 
 
 class Append(msgspec.Struct, frozen=True):
-    """Events for one conversation, numbered from ``after`` + 1 without gaps."""
+    """Events for one conversation, numbered from ``after`` + 1 without gaps. ``entry`` is that of the
+    conversation after them, for a store whose listing moves with its journals."""
 
     conversation_id: str
     after: int
     events: Sequence[AnyEvent]
+    entry: ListingEntry | None = None
 
 
 class Journal(Protocol):
@@ -42,8 +45,9 @@ class Journal(Protocol):
     async def append(self, shard: int, epoch: int, append: Append) -> int:
         """Makes events durable. Returns the journal's size after that, as in `sizes`.
 
-        Raises `StaleEpoch`, `WrongSequence` or `JournalDamaged`, having written nothing, and another
-        `JournalError` if the storage fails.
+        Raises `StaleEpoch`, `JournalDamaged` or `JournalRefused`, having written nothing; `WrongSequence` if
+        the journal is not as the writer believed, or nobody knows whether it is; and another `JournalError`
+        if the storage fails, having shown nothing to readers.
         """
         ...
 

@@ -6,14 +6,18 @@ starts does so first. Nothing depends on it: what is not covered still waits for
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from mesh.core.errors import JournalError
 from mesh.core.events import now
-from mesh.keeper.index import Index
+from mesh.journal.listing import Listing
 from mesh.keeper.schedule import Schedule
 from mesh.policy.book import GrantBook
 from mesh.policy.grants import Grant
+from mesh.runtime.logs import fields
 
+_log = logging.getLogger("mesh.keeper")
 LOOK_EVERY_S = 1.0
 """How long what waits in one process may not know of a grant of another one. A look is a question to the file
 system."""
@@ -24,11 +28,11 @@ Approve = Callable[[str, Collection[str] | None], Awaitable[None]]
 
 
 class CoveredApprovals:
-    """Calls ``approve`` with the conversations of ``index`` in which a grant may cover what waits;
+    """Calls ``approve`` with the conversations of ``listing`` in which a grant may cover what waits;
     again, after a pause, where that fails. ``root`` is the name of the root agent."""
 
-    def __init__(self, index: Index, book: GrantBook, root: str, approve: Approve) -> None:
-        self._index = index
+    def __init__(self, listing: Listing, book: GrantBook, root: str, approve: Approve) -> None:
+        self._listing = listing
         self._book = book
         self._root = root
         self._approve = approve
@@ -40,8 +44,9 @@ class CoveredApprovals:
         self._watch: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to look at the book, if anything waits."""
-        if self._index.asking() and (self._watch is None or self._watch.done()):
+        """Begins to look at the book, for as long as anything waits."""
+        self._news.set()
+        if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._look_again_and_again())
 
     def look(self) -> None:
@@ -80,17 +85,29 @@ class CoveredApprovals:
         await self._schedule.close()
 
     async def _look_again_and_again(self) -> None:
-        while asking := self._index.asking():
+        while True:
             self._news.clear()  # before the look: what is new after it is looked at, too
-            for agent, conversations in asking.items():
-                if await self._has_more(agent or self._root):
-                    for conversation_id in conversations:
-                        self._note(conversation_id, None)
+            is_waiting = True
+            try:
+                is_waiting = await self._look()
+            except JournalError as problem:
+                _log.warning("event=not_looked %s", fields(message=problem))
+            if not is_waiting and not self._news.is_set():
+                return
             try:
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._news.wait()
             except TimeoutError:
                 pass  # it is time for the next look
+
+    async def _look(self) -> bool:
+        """Notes what new grants may cover. Returns whether anything waits. Raises `JournalError`."""
+        asking = await self._listing.asking()
+        for agent, conversations in asking.items():
+            if await self._has_more(agent or self._root):
+                for conversation_id in conversations:
+                    self._note(conversation_id, None)
+        return bool(asking)
 
     async def _has_more(self, agent: str) -> bool:
         """Whether the agent was granted anything since the last look."""

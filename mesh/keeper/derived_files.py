@@ -13,8 +13,8 @@ import msgspec
 
 from mesh.core.conversation import Conversation
 from mesh.core.view import view
+from mesh.journal.index import Index
 from mesh.journal.port import Journal
-from mesh.keeper.index import Index
 from mesh.runtime.logs import fields
 
 _DELAY_S = 0.7

@@ -142,11 +142,12 @@ class Driver:
                 await asyncio.sleep(trouble.pause(problem))
 
     async def _pass_or_end(self, loaded: LoadedConversation, trouble: "_Trouble | None") -> None:
-        """Runs the next pass; or ends the turn, if it is to be cancelled or trouble has lasted for too
-        long."""
+        """Runs the next pass; or ends the turn, if it is to be cancelled, trouble has lasted for too long, or
+        the journal would refuse the next pass too."""
         longest = self._turn_timeout_s if loaded.is_journal_failing else self._unavailable_for_s
-        if trouble is not None and trouble.lasted_s > longest:
-            message = f"no node could run the turn: {trouble.problem}"
+        is_over = trouble is not None and trouble.lasted_s > longest
+        if is_over or loaded.refused_because:
+            message = loaded.refused_because or f"no node could run the turn: {trouble and trouble.problem}"
             results = await self._settle_all(loaded)
             await loaded.append([*results, Error(turn=loaded.turn, message=message)])
             return

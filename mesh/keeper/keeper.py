@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from heapq import nsmallest
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
 
 import msgspec
@@ -46,6 +46,7 @@ from mesh.core.pending_approvals import may_be_covered
 from mesh.core.places import Place
 from mesh.core.verdict import Verdict
 from mesh.core.view import view
+from mesh.journal.listing import Listing, Selection
 from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.changed_agents import MOST_KEPT, ChangedAgents
@@ -168,6 +169,7 @@ class Keeper:
         book: GrantBook,
         denial: Callable[[PolicyCall, str, int, str], Awaitable[Verdict | None]],
         on_fenced: Callable[[], None] = lambda: None,
+        listing: Listing | None = None,
     ) -> None:
         self._journal = journal
         self._settings = settings
@@ -176,6 +178,7 @@ class Keeper:
             shard,
             shards,
             journal,
+            listing,
             settings.max_loaded,
             settings.agents_at_once,
             (settings.digest, settings.limits),
@@ -188,7 +191,7 @@ class Keeper:
         self._driver = Driver(tree, settings.digest, settings.turn_timeout_s, settings.unavailable_for_s)
         self._grants = Grants(tree, book, settings.root)
         self._denial = denial
-        self._covered = CoveredApprovals(self._shard.index, book, settings.root, self._approve_covered)
+        self._covered = CoveredApprovals(self._shard.listing, book, settings.root, self._approve_covered)
         self._approvals = Approvals(self._shard.get, tree, self._driver, self._grants, self._covered)
         self._interventions = Interventions(
             self._driver,
@@ -205,12 +208,13 @@ class Keeper:
         """Takes the shard over and goes on with every turn that was left open."""
         epoch = await self._shard.open()
         await self._push.open(epoch, self._shard.owns)
-        for when, conversation_id in self._shard.index.deadlines():
+        listing = self._shard.listing
+        for when, conversation_id in await listing.deadlines():
             self._approvals.expire_at(conversation_id, when)
         # What expires in a journal that cannot be read is found out as soon as it can.
         for conversation_id in self._shard.unreadable:
             self._approvals.expire_at(conversation_id, now())
-        for conversation_id in list(self._shard.index.open_turns()):
+        for conversation_id in await listing.open_turns():
             self._recovery.start(conversation_id)
         self._covered.start()
 
@@ -344,7 +348,7 @@ class Keeper:
         return conversation_reply((await self._flushed(request.id)).conversation)
 
     async def _create(self, request: Create) -> TurnReply | ConversationReply:
-        if request.id in self._shard.index:
+        if await self._shard.has(request.id):
             loaded = await self._shard.get(request.id)
             if not is_repetition(loaded.conversation, request.caller):
                 raise Conflict(f"conversation {request.id} exists already")
@@ -391,11 +395,7 @@ class Keeper:
 
     async def _list(self, request: Page | Recent) -> Conversations | RecentConversations:
         await self._shard.flush()
-        index = self._shard.index
-        if isinstance(request, Recent):
-            return RecentConversations(*index.recent(request))
-        found = index.page(request.limit + 1, request.before, request.status)
-        return Conversations(found, dict(index.counts))
+        return await listed(self._shard.listing, request)
 
     async def _complete(self, request: Complete) -> ConversationReply:
         loaded = await self._shard.get(request.id)
@@ -418,7 +418,7 @@ class Keeper:
         return JournalLines(loaded.conversation.session_id, lines)
 
     async def _import(self, request: Import) -> ConversationReply:
-        if request.id in self._shard.index:
+        if await self._shard.has(request.id):
             raise Conflict(f"conversation {request.id} is here already")
         events = imported_events(request.content, self._settings.agent, self._settings.digest, request.by)
         return conversation_reply((await self._shard.create(request.id, events)).conversation)
@@ -635,7 +635,7 @@ class Keeper:
     async def _under_way(self) -> list[LoadedConversation]:
         """The newest conversations whose turns have not ended."""
         found: list[LoadedConversation] = []
-        for id in islice(self._shard.index.turns_under_way(), _MOST_LISTED):
+        for id in await self._shard.listing.turns_under_way(_MOST_LISTED):
             try:
                 found.append(await self._flushed(id))
             except (JournalError, NotFound) as problem:  # one that cannot be read hides no other
@@ -702,6 +702,15 @@ class Keeper:
 
     def _unloaded(self, conversation_id: str) -> None:
         self._recovery.start(conversation_id)
+
+
+async def listed(listing: Listing, request: Page | Recent) -> Conversations | RecentConversations:
+    """The reply to a request for a list of conversations. Raises `JournalError`."""
+    if isinstance(request, Recent):
+        selection = Selection(request.context_id, request.states, request.since)
+        return RecentConversations(*await listing.recent(selection, request.limit, request.before))
+    found = await listing.page(request.limit + 1, request.before, request.status)
+    return Conversations(found, dict(await listing.counts()))
 
 
 def _without_unseen(conversation: Conversation, request: Decide) -> Decide:

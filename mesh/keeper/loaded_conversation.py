@@ -20,8 +20,8 @@ import msgspec
 from mesh.core.agent_limits import AgentsStarted, is_start, refusal
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.budget import CallRequest, Scope, scope_of, tightest, with_limits
-from mesh.core.conversation import Conversation
-from mesh.core.errors import JournalError, Unavailable
+from mesh.core.conversation import Conversation, fold
+from mesh.core.errors import JournalError, JournalRefused, Unavailable, WrongSequence
 from mesh.core.events import (
     AgentStarted,
     AgentTold,
@@ -47,6 +47,7 @@ from mesh.core.events import (
 from mesh.core.places import ROOT, Place
 from mesh.core.spend_of_runs import spend_of
 from mesh.core.view import as_they_stand
+from mesh.journal.listing import ListingEntry, entry_of
 from mesh.journal.port import Append, Journal
 from mesh.keeper.audience import Audience
 from mesh.keeper.budgets import Admission, lost_calls, settled_late
@@ -110,7 +111,8 @@ class LoadedConversation:
 
     ``run_numbers`` gives the numbers of passes. Each is greater than those of all passes before, also of
     those that began before the conversation was read anew. ``on_append`` is called after every append with
-    the events that are new and the journal's size, ``on_failure`` when an append failed. ``agents_at_once``
+    the events that are new and the journal's size, ``on_failure`` when an append failed. ``lists_ahead``: the
+    listing moves with the journal, so that an append brings its entry (`Append.entry`). ``agents_at_once``
     bounds the agents of a turn that work at the same time. ``limits_of`` is a digest, and the limits of the
     budgets in its config, by node path.
     """
@@ -126,6 +128,8 @@ class LoadedConversation:
         limits_of: tuple[str, Mapping[str, Mapping[str, float]]],
         on_append: Callable[["LoadedConversation", Sequence[AnyEvent], int], None],
         on_failure: Callable[["LoadedConversation", JournalError], None],
+        *,
+        lists_ahead: bool = False,
     ) -> None:
         self.conversation = conversation
         self.audience = Audience()
@@ -144,6 +148,15 @@ class LoadedConversation:
         self.token = ""
         self.held_message: UserMessage | None = None
         self.is_journal_failing = False  # whether the last append failed
+        self.refused_because = (
+            ""  # why the journal does not take something of the newest turn, and never will
+        )
+        self.is_dropped = False  # whether it may differ from its journal, and another one takes its place
+        self._is_behind = False  # whether its journal may have more than what is in memory
+        self._lists_ahead = lists_ahead
+        # With `lists_ahead`: the conversation with the events that are being appended. A fold of its own, so
+        # that ``conversation`` shows nothing before it is durable. None: not known.
+        self._ahead: Conversation | None = None
         self._scopes: dict[str, Scope] = {}  # the budgets that effects of the newest turn were under
         self._users = 0
         self._run_numbers = run_numbers
@@ -249,6 +262,7 @@ class LoadedConversation:
         """Opens a turn. The message becomes durable with the first append, or after `SEND_AHEAD_S`; at once
         where there is a watcher, which is to see it first."""
         self.held_message = message
+        self.refused_because = ""
         self._scopes = {}
         self._added = {}
         delay = 0 if self.audience.is_there else SEND_AHEAD_S
@@ -308,6 +322,8 @@ class LoadedConversation:
         Raises `JournalError`.
         """
         async with self._append_lock:
+            if self._is_behind:
+                await self._catch_up()
             if not only_if():
                 return False
             numbered = self._numbered(events)
@@ -316,21 +332,33 @@ class LoadedConversation:
             journaled = [event for event in numbered if event.seq]
             if journaled:
                 failpoint("journal.before_append")
-                append = Append(
-                    self.conversation.id or _created_id(journaled), self.conversation.seq, journaled
-                )
+                conversation_id = self.conversation.id or _created_id(journaled)
                 # Durable first: what is applied is shown to clients, and must not be lost any more.
-                size = await self._write(append)
+                size = await self._write(conversation_id, journaled)
                 failpoint("journal.after_append")
-                self.held_message = None
-                for event in journaled:
-                    self._apply(event)
-                log_events(journaled, self.conversation.id, self.conversation.session_id)
-                self._on_append(self, journaled, size)
-                self._wake(journaled)
+                self._journaled(journaled, size)
             for event in self._with_spend(numbered):
                 self.audience.show(event)
             return True
+
+    def _journaled(self, events: Sequence[AnyEvent], size: int) -> None:
+        self.held_message = None
+        for event in events:
+            self._apply(event)
+        log_events(events, self.conversation.id, self.conversation.session_id)
+        self._on_append(self, events, size)
+        self._wake(events)
+
+    async def _catch_up(self) -> None:
+        """Applies what an append has made durable whose caller was cancelled meanwhile."""
+        found = await self._journal.read(self.conversation.id)
+        self._is_behind = False
+        missed = [event for event in found if event.seq > self.conversation.seq]
+        if missed:
+            held = self.held_message
+            self._journaled(missed, 0)  # no size it could have: an index reads it again at the next start
+            if held is not None and not self.conversation.has(held):
+                self.held_message = held  # it came after them
 
     def _apply(self, event: AnyEvent) -> None:
         conversation = self.conversation
@@ -640,15 +668,34 @@ class LoadedConversation:
             return True
         return any(event.place == ROOT for event in self.conversation.unheard(since, more))
 
-    async def _write(self, append: Append) -> int:
+    async def _write(self, conversation_id: str, events: Sequence[AnyEvent]) -> int:
+        if self.is_dropped:
+            raise WrongSequence(f"conversation {conversation_id} is read again from its journal; try again")
         try:
+            entry = await self._entry_after(conversation_id, events) if self._lists_ahead else None
+            append = Append(conversation_id, self.conversation.seq, events, entry)
             size = await self._journal.append(self._shard, self._epoch, append)
         except JournalError as problem:
             self.is_journal_failing = True
+            self._ahead = None
+            if isinstance(problem, JournalRefused):
+                self.refused_because = str(problem)
             self._on_failure(self, problem)
+            raise
+        except asyncio.CancelledError:
+            self._ahead, self._is_behind = None, bool(self.conversation.id)
             raise
         self.is_journal_failing = False
         return size
+
+    async def _entry_after(self, conversation_id: str, events: Sequence[AnyEvent]) -> ListingEntry:
+        """The conversation's entry once these events are in its journal."""
+        if self._ahead is None:
+            known = await self._journal.read(conversation_id) if self.conversation.seq else ()
+            self._ahead = fold(event for event in known if event.seq <= self.conversation.seq)
+        for event in events:
+            self._ahead.apply(event)
+        return entry_of(self._ahead)
 
     def _numbered(self, events: Sequence[AnyEvent]) -> list[AnyEvent]:
         """The held message and the new ones among these events, numbered and dated. Live events keep their

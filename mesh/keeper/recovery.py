@@ -24,17 +24,19 @@ class Recovery:
         self._driver = driver
         self._grants = grants
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._is_closed = False
         self._places = asyncio.Semaphore(most_at_once)
 
     def start(self, conversation_id: str) -> None:
         """Goes on with the open turn of a conversation, if there is one, in the background."""
-        if conversation_id not in self._tasks:
+        if conversation_id not in self._tasks and not self._is_closed:
             task = asyncio.create_task(self._recover(conversation_id))
             self._tasks[conversation_id] = task
             task.add_done_callback(lambda _: self._tasks.pop(conversation_id))
 
     async def close(self) -> None:
         """Stops; the turns stay open."""
+        self._is_closed = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

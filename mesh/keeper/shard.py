@@ -11,9 +11,10 @@ from mesh.core.conversation import Conversation, fold
 from mesh.core.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
 from mesh.core.events import AnyEvent
 from mesh.core.ids import id_suffix, is_id, shard_of
+from mesh.journal.index import Index
+from mesh.journal.listing import Listing
 from mesh.journal.port import Journal
 from mesh.keeper.derived_files import Snapshots
-from mesh.keeper.index import Index
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.runtime.logs import fields
 
@@ -23,7 +24,8 @@ _log = logging.getLogger("mesh.keeper")
 
 class Shard:
     """Shard ``number`` of ``shards``. Keeps at most ``max_loaded`` unused conversations in memory;
-    the others are read from their journals when they are asked for. ``agents_at_once`` and
+    the others are read from their journals when they are asked for. ``listing`` is that of the shard, which
+    moves with its journals; None: it is an index that is derived from them. ``agents_at_once`` and
     ``limits_of`` as in `LoadedConversation`.
 
     ``on_fenced`` is called when another keeper has opened the shard, ``on_append`` after every append, and
@@ -35,6 +37,7 @@ class Shard:
         number: int,
         shards: int,
         journal: Journal,
+        listing: Listing | None,
         max_loaded: int,
         agents_at_once: int,
         limits_of: tuple[str, Mapping[str, Mapping[str, float]]],
@@ -42,7 +45,8 @@ class Shard:
         on_append: Callable[[LoadedConversation, Sequence[AnyEvent]], None],
         on_unloaded: Callable[[str], None],
     ) -> None:
-        self.index = Index()
+        index = Index() if listing is None else None
+        self.listing: Listing = index or listing  # type: ignore[assignment]  # one of the two is there
         self.unreadable: set[str] = set()
         """Conversations whose journals could not be read when the shard was opened, nor since."""
         self._number = number
@@ -58,7 +62,8 @@ class Shard:
         self._run_numbers = count()
         self._loaded: OrderedDict[str, LoadedConversation] = OrderedDict()
         self._loading: dict[str, asyncio.Task[LoadedConversation]] = {}
-        self._snapshots = Snapshots(journal, f"index2_{number}.json", self.index)
+        self._index = index
+        self._snapshots = Snapshots(journal, f"index2_{number}.json", index) if index else None
 
     async def open(self) -> int:
         """Takes the shard over, finds out which conversations there are, and returns the epoch."""
@@ -66,12 +71,13 @@ class Shard:
         # Invariant: greater than every number of an earlier epoch, and one sequence for the whole shard: a
         # conversation that is unloaded and read again must not count from the start.
         self._run_numbers = count((self._epoch << _RUN_BITS) + 1)
-        sizes = await self._journal.sizes()
-        owned = {i: size for i, size in sizes.items() if self.owns(i)}
-        await self._snapshots.load_index(owned)
-        for conversation_id, size in owned.items():
-            if not self.index.is_current(conversation_id, size):
-                await self._index_journal(conversation_id, size)
+        if self._index is not None and self._snapshots is not None:
+            sizes = await self._journal.sizes()
+            owned = {i: size for i, size in sizes.items() if self.owns(i)}
+            await self._snapshots.load_index(owned)
+            for conversation_id, size in owned.items():
+                if not self._index.is_current(conversation_id, size):
+                    await self._index_journal(self._index, conversation_id, size)
         return self._epoch
 
     async def close(self) -> None:
@@ -81,7 +87,8 @@ class Shard:
             driver.cancel()
         await asyncio.gather(*drivers, return_exceptions=True)
         self.abandon()
-        await self._snapshots.close()
+        if self._snapshots is not None:
+            await self._snapshots.close()
 
     def abandon(self) -> None:
         """Starts nothing more by itself, as if its process had died."""
@@ -120,7 +127,7 @@ class Shard:
 
     async def with_approval(self, uuid: str) -> LoadedConversation:
         """Returns the conversation that asks for an approval, decided or not. Raises `NotFound`."""
-        for conversation_id in self._with_suffix(uuid):
+        for conversation_id in await self._with_suffix(uuid):
             loaded = await self.get(conversation_id)
             if uuid in loaded.conversation.asked:
                 return loaded
@@ -129,7 +136,7 @@ class Shard:
     async def with_agent(self, id: str) -> LoadedConversation:
         """Returns the conversation in one of whose turns there is, or was, the agent with this id. Raises
         `NotFound`."""
-        for conversation_id in self._with_suffix(id):
+        for conversation_id in await self._with_suffix(id):
             loaded = await self.get(conversation_id)
             if loaded.conversation.agents.view(id) is not None:
                 return loaded
@@ -139,10 +146,16 @@ class Shard:
                 return loaded
         raise NotFound("Not found")
 
-    def _with_suffix(self, id: str) -> list[str]:
+    async def _with_suffix(self, id: str) -> list[str]:
         """The conversations to which an approval or an agent may belong, also those that were unreadable."""
+        if not is_id(id):
+            return []
         unreadable = (i for i in self.unreadable if id_suffix(i) == id_suffix(id))
-        return [*self.index.with_suffix(id), *unreadable]
+        return [*await self.listing.with_suffix(id), *unreadable]
+
+    async def has(self, conversation_id: str) -> bool:
+        """Whether there is a conversation with this id. Raises `JournalError`."""
+        return self.owns(conversation_id) and await self.listing.has(conversation_id)
 
     def owns(self, conversation_id: str) -> bool:
         """Whether this is the id of a conversation of this shard, if there is one."""
@@ -154,7 +167,8 @@ class Shard:
             raise NotFound(f"there is no conversation {conversation_id}")
         if conversation_id in self.unreadable:
             self.unreadable.discard(conversation_id)
-            self.index.put(conversation, 0)  # no size it could have: it is read again at the next start
+            if self._index is not None:
+                self._index.put(conversation, 0)  # no size it could have: it is read again at the next start
         return self._keep(conversation_id, conversation)
 
     def _keep(self, conversation_id: str, conversation: Conversation) -> LoadedConversation:
@@ -170,6 +184,7 @@ class Shard:
             self._limits_of,
             self._appended,
             self._append_failed,
+            lists_ahead=self._index is None,
         )
         return self._loaded.setdefault(conversation_id, loaded)
 
@@ -181,7 +196,7 @@ class Shard:
             for conversation_id in idle[:excess]:
                 del self._loaded[conversation_id]
 
-    async def _index_journal(self, conversation_id: str, size: int) -> None:
+    async def _index_journal(self, index: Index, conversation_id: str, size: int) -> None:
         try:
             conversation = fold(await self._journal.read(conversation_id))
         except JournalError as problem:
@@ -191,11 +206,12 @@ class Shard:
             self.unreadable.add(conversation_id)
             return
         if conversation.id:
-            self.index.put(conversation, size)
+            index.put(conversation, size)
 
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent], size: int) -> None:
-        self.index.put(loaded.conversation, size)
-        self._snapshots.mark(loaded.conversation)
+        if self._index is not None and self._snapshots is not None:
+            self._index.put(loaded.conversation, size)
+            self._snapshots.mark(loaded.conversation)
         self._on_append(loaded, events)
 
     def _append_failed(self, loaded: LoadedConversation, problem: JournalError) -> None:
@@ -203,6 +219,9 @@ class Shard:
         _log.error("event=journal_error %s %s", loaded.label, fields(message=problem))
         if isinstance(problem, StaleEpoch):
             self._on_fenced()
-        if isinstance(problem, WrongSequence):
-            self._loaded.pop(loaded.conversation.id, None)
-            self._on_unloaded(loaded.conversation.id)
+        if isinstance(problem, WrongSequence) and not loaded.is_dropped:
+            loaded.is_dropped = True
+            # By identity: one that was dropped before must not drop the one that took its place.
+            for conversation_id in [i for i, each in self._loaded.items() if each is loaded]:
+                del self._loaded[conversation_id]
+                self._on_unloaded(conversation_id)

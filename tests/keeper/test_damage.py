@@ -81,7 +81,7 @@ async def test_an_index_that_is_damaged_or_cannot_be_read_is_made_again(
     else:
         index.write_bytes(damage)
     async with WorldMesh(ScriptedLlm(says("Hi.")), journal) as mesh:
-        assert [entry.id for entry in mesh.keeper._shard.index.page(9, "", "")] == [
+        assert [entry.id for entry in await mesh.keeper._shard.listing.page(9, "", "")] == [
             body["conversation"]["id"]
         ]
         if damage is None:

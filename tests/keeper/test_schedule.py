@@ -210,7 +210,7 @@ async def test_what_could_not_be_read_when_the_keeper_started_expires_once_it_ca
         path.write_bytes(content)
         await until(lambda: shown(mesh, conversation_id))
         await until(lambda: ended(mesh, conversation_id))
-        assert [entry.id for entry in mesh.keeper._shard.index.page(9, "", "")] == [conversation_id]
+        assert [entry.id for entry in await mesh.keeper._shard.listing.page(9, "", "")] == [conversation_id]
     await journal.close()
 
 

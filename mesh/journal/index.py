@@ -1,0 +1,120 @@
+"""The index of a shard: the listing of its conversations in memory.
+
+It is derived, and never needed. It is saved as a blob, and a journal whose size is not the one in the blob is
+read again when the keeper starts. So a start reads the size of each file, and the content of few.
+"""
+
+import heapq
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from operator import attrgetter
+
+import msgspec
+
+from mesh.core.conversation import Conversation
+from mesh.core.ids import id_suffix
+from mesh.core.view import ConversationSummary
+from mesh.journal.listing import TURN_UNDER_WAY, ListingEntry, Selection, entry_of
+
+
+class _Indexed(ListingEntry, frozen=True, kw_only=True):
+    size: int
+
+
+class Index:
+    """A `Listing` in memory."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Indexed] = {}
+        self._order: list[tuple[str, str]] = []
+        self._suffixes: defaultdict[str, list[str]] = defaultdict(list)
+        self._asking: defaultdict[str, set[str]] = defaultdict(set)
+        self._counts: Counter[str] = Counter()
+
+    def put(self, conversation: Conversation, size: int) -> None:
+        """Notes a conversation as it is now, and the size of its journal."""
+        entry = entry_of(conversation)
+        self._put(_Indexed(entry.summary, entry.needs_pass, entry.expires_at, entry.asking, size=size))
+
+    def is_current(self, conversation_id: str, size: int) -> bool:
+        """Whether the journal is as long as when its entry was noted."""
+        kept = self._kept.get(conversation_id)
+        return kept is not None and kept.size == size
+
+    def save(self) -> bytes:
+        """The whole index, for `load`."""
+        return msgspec.json.encode(list(self._kept.values()))
+
+    def load(self, saved: bytes, sizes: Mapping[str, int]) -> None:
+        """Takes what was saved, as far as it is still so."""
+        for kept in msgspec.json.decode(saved, type=list[_Indexed]):
+            if sizes.get(kept.summary.id) == kept.size:
+                self._put(kept)
+
+    async def has(self, conversation_id: str) -> bool:
+        return conversation_id in self._kept
+
+    async def page(self, limit: int, before: str, status: str) -> list[ConversationSummary]:
+        found: list[ConversationSummary] = []
+        for key in reversed(self._order):
+            if before and "|".join(key) >= before:
+                continue
+            entry = self._kept[key[1]].summary
+            if not status or entry.status == status:
+                found.append(entry)
+                if len(found) == limit:
+                    break
+        return found
+
+    async def counts(self) -> Mapping[str, int]:
+        return dict(self._counts)
+
+    async def recent(
+        self, selection: Selection, limit: int, before: str
+    ) -> tuple[list[ConversationSummary], int]:
+        """Looks at each conversation."""
+        asked = [kept.summary for kept in self._kept.values() if _is_selected(kept.summary, selection)]
+        later = [entry for entry in asked if not before or entry.updated_cursor < before]
+        return heapq.nlargest(limit, later, key=attrgetter("updated_cursor")), len(asked)
+
+    async def with_suffix(self, some_id: str) -> Sequence[str]:
+        return list(self._suffixes.get(id_suffix(some_id), ()))
+
+    async def open_turns(self) -> Sequence[str]:
+        return [i for i, kept in self._kept.items() if kept.needs_pass]
+
+    async def turns_under_way(self, limit: int) -> Sequence[str]:
+        newest = (i for _, i in reversed(self._order))
+        under_way = (i for i in newest if self._kept[i].summary.turn_state in TURN_UNDER_WAY)
+        return list(islice(under_way, limit))
+
+    async def deadlines(self) -> Sequence[tuple[str, str]]:
+        return [(kept.expires_at, i) for i, kept in self._kept.items() if kept.expires_at]
+
+    async def asking(self) -> Mapping[str, Sequence[str]]:
+        return {agent: list(found) for agent, found in self._asking.items() if found}
+
+    def _put(self, kept: _Indexed) -> None:
+        entry = kept.summary
+        old = self._kept.get(entry.id)
+        if old is None:
+            insort(self._order, (entry.created_at, entry.id))
+            self._suffixes[id_suffix(entry.id)].append(entry.id)
+        else:
+            self._counts[old.summary.status] -= 1
+            for agent in old.asking:
+                self._asking[agent].discard(entry.id)
+        for agent in kept.asking:
+            self._asking[agent].add(entry.id)
+        self._counts[entry.status] += 1
+        self._kept[entry.id] = kept
+
+
+def _is_selected(entry: ConversationSummary, selection: Selection) -> bool:
+    return (
+        (not selection.context_id or (entry.context_id or entry.session_id) == selection.context_id)
+        and (selection.states is None or (entry.turn_state or "") in selection.states)
+        and entry.updated_at >= selection.since
+    )

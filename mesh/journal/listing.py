@@ -1,0 +1,93 @@
+"""The port to the listing of conversations: what is known of each without reading its journal.
+
+Above: keepers and gateways, which show pages, find open turns and approvals, and wait for deadlines. Below:
+an `Index` in memory, which a keeper of files derives from its journals; or the tables of a database, which
+every append moves together with the journal.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from mesh.core.conversation import Conversation
+from mesh.core.view import ConversationSummary, summary
+
+TURN_UNDER_WAY = ("working", "paused", "waiting_approval", "auth_required")
+"""The states of a turn that has not ended."""
+
+
+class ListingEntry(msgspec.Struct, frozen=True):
+    """What a listing knows of a conversation. ``needs_pass``: its turn can go on without a person.
+    ``expires_at``: when the first of its approvals expires, empty if none does. ``asking``: the agents that
+    wait for decisions which may be remembered for good; the root agent is the empty name."""
+
+    summary: ConversationSummary = msgspec.field(name="entry")  # as files of earlier versions have it
+    needs_pass: bool = msgspec.field(name="can_go_on")
+    expires_at: str = ""
+    asking: tuple[str, ...] = ()
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which conversations are asked for: of one A2A context or any, in one of ``states`` (`TurnState`, ""
+    before the first turn) or any, not changed before ``since``."""
+
+    context_id: str = ""
+    states: tuple[str, ...] | None = None
+    since: str = ""
+
+
+def entry_of(conversation: Conversation) -> ListingEntry:
+    """The entry of a conversation as it is now."""
+    return ListingEntry(
+        summary(conversation), conversation.needs_pass, conversation.first_deadline, conversation.asking
+    )
+
+
+class Listing(Protocol):
+    """The conversations of a shard, or of all shards of an agent. Every method may raise `JournalError`.
+
+    Promises: it shows every append that was acknowledged before the call.
+
+    Does not promise that two calls show one moment.
+    """
+
+    async def has(self, conversation_id: str) -> bool:
+        """Whether there is such a conversation."""
+        ...
+
+    async def page(self, limit: int, before: str, status: str) -> list[ConversationSummary]:
+        """The newest ``limit`` conversations that are older than ``before`` (``created_at|id``), of one
+        status or any."""
+        ...
+
+    async def counts(self) -> Mapping[str, int]:
+        """How many conversations have each status."""
+        ...
+
+    async def recent(
+        self, selection: Selection, limit: int, before: str
+    ) -> tuple[list[ConversationSummary], int]:
+        """The selected conversations that changed last, before ``before`` (``updated_at|id``), and how many
+        are selected in all, whatever ``limit`` and ``before`` say."""
+        ...
+
+    async def with_suffix(self, some_id: str) -> Sequence[str]:
+        """The conversations to which an approval or an agent with this id may belong."""
+        ...
+
+    async def open_turns(self) -> Sequence[str]:
+        """The conversations whose turn can go on without a person."""
+        ...
+
+    async def turns_under_way(self, limit: int) -> Sequence[str]:
+        """The newest ``limit`` conversations with a turn that has not ended."""
+        ...
+
+    async def deadlines(self) -> Sequence[tuple[str, str]]:
+        """(when, conversation) of the approvals that expire first in their conversation."""
+        ...
+
+    async def asking(self) -> Mapping[str, Sequence[str]]:
+        """The conversations that wait for decisions which may be remembered for good, by `asking` agent."""
+        ...
