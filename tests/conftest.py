@@ -5,12 +5,16 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import settings
 
 from mesh.policy import shell
+
+if TYPE_CHECKING:
+    from tests.worlds.postgres import PostgresServer
 
 # Tests share a machine with others: how long one example takes says nothing about the code.
 settings.register_profile("mesh", deadline=None)
@@ -31,6 +35,24 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> "Iterator[PostgresServer]":
+    """A PostgreSQL that the tests of this process share: they leave it running. It is started when the first
+    of them needs it."""
+    from tests.worlds.postgres import PostgresServer
+
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def database_url(postgres_server: "PostgresServer") -> Iterator[str]:
+    """A database of its own for a test, empty."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
 
 
 def pytest_sessionstart() -> None:

@@ -13,37 +13,31 @@ Works on a filesystem of one machine, or on a shared one with ``flock`` (see `me
 """
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from mesh.core.errors import JournalError, WrongSequence
 from mesh.core.events import AnyEvent, encode
 from mesh.disk.atomic import reason, replace
 from mesh.disk.fence import Fences
+from mesh.journal.append_queue import AppendQueue, QueuedAppend
 from mesh.journal.on_disk import JournalEnd, JournalFiles
 from mesh.journal.port import Append
 
-_BATCH = 256
-"""The most appends written behind one fence: it bounds how long `open` waits, and how many files are open."""
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
-class _WaitingAppend(msgspec.Struct):
-    """An append that waits for the thread. ``outcome`` is the journal's new size, or why nothing was
-    appended."""
+class _WaitingAppend(QueuedAppend):
+    """An append that waits for the thread."""
 
     shard: int
     epoch: int
     append: Append
     lines: bytes
-    done: asyncio.Future[int]
-    outcome: int | Exception = 0
 
 
 class FileJournal:
@@ -54,8 +48,7 @@ class FileJournal:
         folder.mkdir(parents=True, exist_ok=True)
         self._files = JournalFiles(folder)
         self._fences = Fences(folder)
-        self._waiting: list[_WaitingAppend] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._queue: AppendQueue[_WaitingAppend] = AppendQueue(self._write)
         self._thread = ThreadPoolExecutor(1, "journal")
 
     async def open(self, shard: int) -> int:
@@ -68,11 +61,7 @@ class FileJournal:
 
     async def append(self, shard: int, epoch: int, append: Append) -> int:
         lines = b"".join(encode(event) + b"\n" for event in append.events)
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_WaitingAppend(shard, epoch, append, lines, done))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write_waiting())
-        return await done
+        return await self._queue.put(_WaitingAppend(shard=shard, epoch=epoch, append=append, lines=lines))
 
     async def read(self, conversation_id: str) -> list[AnyEvent]:
         try:
@@ -93,8 +82,7 @@ class FileJournal:
         return await asyncio.to_thread(lambda: path.read_bytes() if path.exists() else None)
 
     async def close(self) -> None:
-        if self._writer is not None:
-            await self._writer
+        await self._queue.close()
         await self._run(self._close_files)
         self._thread.shutdown()
 
@@ -102,23 +90,10 @@ class FileJournal:
         """Runs work on journals in the one thread, so that none of it needs a lock in this process."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    async def _write_waiting(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
-            try:
-                await self._run(lambda batch=batch: self._write_batch(batch))  # type: ignore[misc]
-            except Exception as problem:  # noqa: BLE001 - a defect; without it, callers would wait for ever
-                for waiting in batch:
-                    waiting.outcome = problem
-            for waiting in batch:
-                if waiting.done.cancelled():
-                    continue
-                if isinstance(waiting.outcome, int):
-                    waiting.done.set_result(waiting.outcome)
-                else:
-                    waiting.done.set_exception(waiting.outcome)
+    async def _write(self, batch: Sequence[_WaitingAppend]) -> None:
+        await self._run(lambda: self._write_batch(batch))
 
-    def _write_batch(self, batch: list[_WaitingAppend]) -> None:
+    def _write_batch(self, batch: Sequence[_WaitingAppend]) -> None:
         for (shard, epoch), of_shard in _group(batch, lambda one: (one.shard, one.epoch)).items():
             with _reporting_to(of_shard), self._fences.writing(shard, epoch):
                 self._write_durably(shard, of_shard)

@@ -4,8 +4,11 @@ import base64
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from mesh.disk.atomic import write_all
+from mesh.processes.content_file import content_file
 from mesh.servers.filesystem.bounds import CHUNK, MAX_HASHED, TimeLimit
 from mesh.servers.filesystem.call import Call
 from mesh.servers.filesystem.paging import FilePage, bytes_page, lines_page, read
@@ -24,8 +27,8 @@ def read_file(call: Call) -> dict[str, Any]:
     with call.root().reading(call.parts()) as (descriptor, found, _):
         before = found
         for left in reversed(range(_TRIES)):
-            result = _read(call, descriptor, before.st_size, by_lines=by_lines)
-            # A page and a hash of different contents would be worse than no hash.
+            with _still(descriptor, before.st_size, call.stop) as (source, size):
+                result = _read(call, source, size, by_lines=by_lines)
             after = os.fstat(descriptor)
             if _version(after) == _version(before):
                 return result
@@ -34,6 +37,25 @@ def read_file(call: Call) -> dict[str, Any]:
                 result["sha256"] = None
                 result["note"] = "the file changed while it was read"
     return result
+
+
+@contextmanager
+def _still(descriptor: int, size: int, stop: TimeLimit) -> Iterator[tuple[int, int]]:
+    """What a file is read from, and its size: a copy in memory, so that the page and the hash are of the same
+    content. The times of the file do not ensure that: the kernel sets them before it writes the bytes, and
+    only after it has cut the file. A file that gets no hash is read itself."""
+    if size > MAX_HASHED:
+        yield descriptor, size
+        return
+    with content_file(b"") as copy:
+        copied = 0
+        for chunk in _chunks(descriptor):
+            stop.check()
+            write_all(copy, chunk)
+            copied += len(chunk)
+            if copied > MAX_HASHED:  # it has grown
+                break
+        yield (copy if copied <= MAX_HASHED else descriptor), copied
 
 
 def _version(found: os.stat_result) -> tuple[int, int, int]:

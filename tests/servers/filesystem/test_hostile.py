@@ -1,6 +1,7 @@
 """Hostile and broken things: a clear error, in bounded time and memory, and the server goes on."""
 
 import errno
+import itertools
 import os
 import resource
 import socket
@@ -16,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from mesh.servers.filesystem import opening
-from mesh.servers.filesystem.bounds import TimeLimit
+from mesh.servers.filesystem import opening, reading
+from mesh.servers.filesystem.bounds import MAX_HASHED, TimeLimit
 from mesh.servers.filesystem.names import STAGING
 from mesh.servers.filesystem.staging import clean
 from mesh.servers.filesystem.tree import walk
@@ -440,6 +441,47 @@ def test_a_file_that_changes_while_it_is_read_has_no_hash_or_the_right_one(world
     finally:
         end.set()
         thread.join()
+
+
+@pytest.mark.parametrize("page", [{}, {"limit_bytes": 70_000}, {"offset_lines": 2}, {"limit_lines": 1}])
+def test_a_page_and_its_hash_are_of_one_content_even_if_the_times_show_no_change(
+    world: World, monkeypatch: pytest.MonkeyPatch, page: dict[str, int]
+) -> None:
+    file, pread, digits = world.ws / "a", os.pread, itertools.cycle("123456789")
+
+    def content(digit: str) -> str:
+        return f"{digit * 50_000}\n" * 2
+
+    def pread_before_a_change(descriptor: int, size: int, offset: int) -> bytes:
+        found = pread(descriptor, size, offset)
+        file.write_text(content(next(digits)))
+        return found
+
+    file.write_text(content("0"))
+    # As if each change were between the moments at which the kernel sets the times and writes the bytes.
+    monkeypatch.setattr(reading, "_version", lambda _: None)
+    monkeypatch.setattr(os, "pread", pread_before_a_change)
+    read = world.call("read_file", path="a", **page)
+    assert read["content"]
+    assert read["content"] in content(read["content"][0])
+    assert read["sha256"] == sha(content(read["content"][0]))
+
+
+def test_a_file_that_grows_too_large_for_a_hash_while_it_is_read_has_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, pread = world.ws / "a", os.pread
+
+    def pread_before_it_grows(descriptor: int, size: int, offset: int) -> bytes:
+        found = pread(descriptor, size, offset)
+        os.truncate(file, MAX_HASHED + 1)
+        return found
+
+    file.write_text("x" * 100_000)
+    monkeypatch.setattr(reading, "_version", lambda _: None)
+    monkeypatch.setattr(os, "pread", pread_before_it_grows)
+    read = world.call("read_file", path="a", limit_bytes=10)
+    assert (read["content"], read["size"], read["sha256"]) == ("x" * 10, MAX_HASHED + 1, None)
 
 
 def test_two_servers_that_change_one_folder_lose_nothing(world: World) -> None:

@@ -1,0 +1,167 @@
+"""The journals in the database: a row an event, and all that waits in one statement.
+
+Appends of all shards of this process that arrive while a statement runs go with the next one: one commit for
+all. Each has a name of its own, by which the database knows one that is sent again after its answer was lost.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from mesh.core.errors import JournalDamaged, JournalError, JournalRefused, WrongSequence
+from mesh.core.events import AnyEvent, decode, encode
+from mesh.core.ids import id_suffix, is_id
+from mesh.journal.append_queue import AppendQueue, QueuedAppend
+from mesh.journal.listing import ListingEntry
+from mesh.journal.port import Append
+from mesh.store.postgres.agent_rows import AgentRow, HeldShard, held_elsewhere
+from mesh.store.postgres.database import Database, StoreAway
+
+_READ = "select line from {schema}.event where agent = %s and conversation = %s order by seq"
+_TYPES = (
+    "int",
+    *("int[]", "bigint[]", "text[]", "uuid[]", "int[]", "text[]", "int[]", "text[]", "text[]", "text[]"),
+    *("text[]", "text[]", "text[]", "text[]", "text[]", "boolean[]", "text[]", "text[]"),
+)
+_APPEND = f"select * from {{schema}}.append_1({', '.join(f'%s::{each}' for each in _TYPES)})"
+_MOST_CONTEXT = 128
+
+
+class _Waiting(QueuedAppend):
+    """An append with what the statement needs of it."""
+
+    shard: int
+    held: HeldShard
+    append: Append
+    name: str
+    lines: list[str]
+    entry: ListingEntry
+
+
+class PostgresJournal:
+    """A `Journal`. One object in a process; any number of processes on one database."""
+
+    def __init__(self, database: Database, appends: Database, agent: AgentRow) -> None:
+        self._database = database
+        self._appends = appends
+        self._agent = agent
+        self._queue: AppendQueue[_Waiting] = AppendQueue(self._write)
+
+    async def open(self, shard: int) -> int:
+        return await self._agent.open(shard)
+
+    async def append(self, shard: int, epoch: int, append: Append) -> int:
+        assert append.entry is not None, "the listing moves with the journal"
+        lines = [encode(event).decode() for event in append.events]
+        held = self._agent.held(shard, epoch)
+        waiting = _Waiting(
+            shard=shard, held=held, append=append, name=secrets.token_hex(8), lines=lines, entry=append.entry
+        )
+        await self._queue.put(waiting)
+        return append.after + len(append.events)
+
+    async def read(self, conversation_id: str) -> list[AnyEvent]:
+        if not is_id(conversation_id):
+            return []
+        agent = await self._agent.get()
+        rows = await self._database.rows(_READ, agent.id, conversation_id)
+        events: list[AnyEvent] = []
+        for number, (line,) in enumerate(rows, 1):
+            try:
+                event = decode(str(line).encode())
+            except ValueError as problem:
+                raise _damaged(conversation_id, number, str(problem)[:200]) from None
+            if event.seq != number:
+                raise _damaged(conversation_id, number, f"it has the number {event.seq}")
+            events.append(event)
+        return events
+
+    async def sizes(self) -> dict[str, int]:
+        """None: the listing of a database is not derived from its journals."""
+        return {}
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        """Nothing: what other stores keep in blobs is in the listing."""
+
+    async def get_blob(self, name: str) -> bytes | None:
+        return None
+
+    async def close(self) -> None:
+        await self._queue.close()
+
+    async def _write(self, batch: Sequence[_Waiting]) -> None:
+        """Gives each append of a batch its outcome."""
+        try:
+            await self._send(batch)
+        except JournalRefused as problem:
+            if len(batch) == 1:
+                batch[0].outcome = JournalRefused(f"conversation {_id(batch[0])}: {problem}")
+                return
+            for each in batch:  # one that is refused keeps no other from it
+                await self._write([each])
+        except StoreAway as problem:
+            for each in batch:
+                each.outcome = _unknown(each, problem) if problem.was_sent else _away(each, problem)
+        except JournalError as problem:
+            for each in batch:
+                each.outcome = problem
+
+    async def _send(self, batch: Sequence[_Waiting]) -> None:
+        agent = await self._agent.get()
+        rows = await self._appends.rows(_APPEND, *_parameters(agent.id, batch))
+        for each, (outcome,) in zip(batch, rows, strict=True):
+            if outcome == "stale":
+                each.outcome = held_elsewhere(each.shard, each.held.epoch)
+            elif outcome != "done":
+                each.outcome = WrongSequence(
+                    f"conversation {_id(each)}: its journal is at event {outcome}, "
+                    f"the writer believed {each.append.after}"
+                )
+
+
+def _parameters(agent: int, batch: Sequence[_Waiting]) -> list[object]:
+    summaries = [each.entry.summary for each in batch]
+    return [
+        agent,
+        [each.shard for each in batch],
+        [each.held.epoch for each in batch],
+        [each.held.holder for each in batch],
+        [_id(each) for each in batch],
+        [each.append.after for each in batch],
+        [each.name for each in batch],
+        [len(each.lines) for each in batch],
+        [line for each in batch for line in each.lines],
+        [msgspec.json.encode(summary).decode() for summary in summaries],
+        [id_suffix(_id(each)) for each in batch],
+        [summary.created_at for summary in summaries],
+        [summary.updated_at for summary in summaries],
+        [summary.status for summary in summaries],
+        [summary.turn_state or "" for summary in summaries],
+        [column(summary.context_id or summary.session_id) for summary in summaries],
+        [each.entry.needs_pass for each in batch],
+        [each.entry.expires_at for each in batch],
+        # An empty array has no elements in PostgreSQL, one of an empty name has: a line break ends each name.
+        ["".join(f"{agent}\n" for agent in each.entry.asking) for each in batch],
+    ]
+
+
+def column(text: str) -> str:
+    """A text as a column that is looked for has it: PostgreSQL stores no NUL, and indexes no long text."""
+    return text.replace("\0", "")[:_MOST_CONTEXT]
+
+
+def _id(waiting: _Waiting) -> str:
+    return waiting.append.conversation_id
+
+
+def _unknown(waiting: _Waiting, problem: StoreAway) -> WrongSequence:
+    return WrongSequence(f"conversation {_id(waiting)}: nobody knows whether it was journaled: {problem}")
+
+
+def _away(waiting: _Waiting, problem: StoreAway) -> JournalError:
+    return JournalError(f"conversation {_id(waiting)}: it was not journaled: {problem}")
+
+
+def _damaged(conversation_id: str, number: int, why: str) -> JournalDamaged:
+    return JournalDamaged(f"conversation {conversation_id}: event {number} is damaged: {why}")

@@ -1,0 +1,120 @@
+"""The book of grants in the database: a row an entry, numbered without gaps.
+
+A writer reads what is there, and inserts the next number; of two that do so at once, one finds the number
+taken, and reads again.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from mesh.core.errors import BadRequest, JournalDamaged, JournalError, MeshError
+from mesh.core.events import now
+from mesh.net.backoff import Backoff
+from mesh.policy.book import Entries, Entry, present
+from mesh.policy.grants import Grant
+from mesh.runtime.logs import fields
+from mesh.store.postgres.agent_rows import AgentRow
+from mesh.store.postgres.database import Database
+
+MAX_ENTRIES = 200_000
+_WRITE_WITHIN_S = 30.0
+_COLLIDED = Backoff(first_s=0.01, longest_s=0.5, jitter=0.9)
+_READ = "select number, entry from {schema}.grant_entry where agent = %s and number > %s order by number"
+_ADD = """
+    insert into {schema}.grant_entry values (%s, %s, %s) on conflict (agent, number) do nothing
+    returning number
+"""
+_log = logging.getLogger("mesh.policy")
+_decode = msgspec.json.Decoder(Entry).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class PostgresGrantBook:
+    """A `GrantBook`. Each object keeps what it has read, and asks only for what is newer."""
+
+    def __init__(self, database: Database, agent: AgentRow) -> None:
+        self._database = database
+        self._agent = agent
+        self._entries = Entries()
+        self._count = 0
+        self._last: Entry | None = None
+        self._problem = ""
+        # One after the other: two reads at once would both take the same entries in.
+        self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
+
+    async def grants(self, agent: str) -> Sequence[Grant]:
+        try:
+            entries = await self._read()
+        except MeshError as problem:
+            if str(problem) != self._problem:
+                self._problem = str(problem)
+                _log.error("event=grants_unreadable %s", fields(then="no grant is in force", message=problem))
+            return ()
+        self._problem = ""
+        return entries.of(agent)
+
+    async def listed(self) -> Mapping[int, Grant]:
+        return (await self._read()).listed(present())
+
+    async def add(self, grant: Grant) -> None:
+        await self._write(lambda entries: entries.addition(grant, present()))
+
+    async def revoke(self, id: str, by: str) -> Grant:
+        ended: list[Grant] = []
+        at = now()
+
+        def revocation(entries: Entries) -> Entry:
+            entry, grant = entries.revocation(id, by, at)
+            ended.append(grant)
+            return entry
+
+        await self._write(revocation)
+        _log.info("event=grant_revoked %s", fields(id=id, agent=ended[0].agent, by=by))
+        return ended[0]
+
+    async def _read(self) -> Entries:
+        async with self._reading:
+            agent = await self._agent.get()
+            for number, text in await self._database.rows(_READ, agent.id, self._count):
+                if number != self._count + 1:
+                    raise JournalDamaged(f"{self._database.shown}: grant entry {self._count + 1} is missing")
+                try:
+                    entry = _decode(str(text))
+                except ValueError as problem:
+                    why = str(problem)[:200]
+                    raise JournalDamaged(
+                        f"{self._database.shown}: grant entry {number} is damaged: {why}"
+                    ) from None
+                self._entries.take(entry)
+                self._count, self._last = number, entry
+            return self._entries
+
+    async def _write(self, entry_for: Callable[[Entries], Entry | None]) -> None:
+        deadline = time.monotonic() + _WRITE_WITHIN_S
+        async with self._writing:
+            entry = entry_for(await self._read())
+            for delay in _COLLIDED.delays():
+                if entry is None or await self._add(entry):
+                    return
+                if time.monotonic() > deadline:
+                    raise JournalError(
+                        f"{self._database.shown}: others write grants again and again; try again"
+                    )
+                await asyncio.sleep(delay)
+                entry = entry_for(await self._read())
+
+    async def _add(self, entry: Entry) -> bool:
+        """Adds an entry after those that were read. Returns whether it is there: its number may be taken, by
+        another one or by this one, whose answer was lost."""
+        if self._count >= MAX_ENTRIES:
+            raise BadRequest(f"the book of grants has {MAX_ENTRIES:,} entries, and takes no more")
+        agent, number = await self._agent.get(), self._count + 1
+        if await self._database.rows(_ADD, agent.id, number, _encode(entry).decode()):
+            return True
+        before = self._count
+        await self._read()
+        return self._count == before + 1 and self._last == entry
