@@ -1,6 +1,6 @@
 """Actors are addresses: each is got by its name, and created on first use, by whichever caller is first.
 
-    {agent}/keeper/{shard}                           KeeperActor
+    {agent}/keeper/{number}                          KeeperActor
     {agent}@{digest}/node/{path}:{name}/{replica}    NodeActor
     {agent}@{digest}/mcp/{server}                    McpSessionActor; with replicas …/{server}/{replica}
 
@@ -12,6 +12,7 @@ channel, and is what all but the start of a mesh uses.
 
 import pkgutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import ray
@@ -35,9 +36,9 @@ people, and the gateways bound what comes in."""
 _handles: dict[str, Any] = {}
 
 
-def keeper(blueprint: Blueprint, shard: int) -> Any:
-    """The handle of a shard's keeper."""
-    return _handle(_KEEPER, f"{blueprint.agent}/keeper/{shard}", blueprint, shard)
+def keeper(blueprint: Blueprint, number: int) -> Any:
+    """The handle of a keeper."""
+    return _handle(_KEEPER, f"{blueprint.agent}/keeper/{number}", blueprint, number)
 
 
 def node(blueprint: Blueprint, path: str, replica: int) -> Any:
@@ -63,9 +64,13 @@ def session_name(server: McpServer, replica: int) -> str:
     return f"{server.name}/{replica}" if server.replicas > 1 else server.name
 
 
-def keeper_stub(blueprint: Blueprint, shard: int) -> KeeperService:
-    """A shard's keeper."""
-    return KEEPER.stub(_channel(lambda: keeper(blueprint, shard)), f"keeper {shard}")
+def keeper_stubs(blueprint: Blueprint) -> list[KeeperService]:
+    """The keeper of each shard."""
+    stubs = [
+        KEEPER.stub(_channel(partial(keeper, blueprint, number)), f"keeper {number}")
+        for number in range(blueprint.keepers)
+    ]
+    return [stubs[blueprint.keeper_of(shard)] for shard in range(blueprint.shards)]
 
 
 def node_stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:

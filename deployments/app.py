@@ -6,11 +6,11 @@ from ray import serve
 from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
 from deployments.remote import RayBackend
-from mesh.access.secret import mesh_secret
 from mesh.gateway.app import http_app
 from mesh.http.landing_page import Links
 from mesh.http.root_path import RootPathInLocation
 from mesh.runtime.logs import set_up
+from mesh.store.chosen import secret_of
 
 
 def build(blueprint: Blueprint, *, path: str = "/", links: Links = Links()) -> serve.Application:  # noqa: B008 - frozen
@@ -21,7 +21,8 @@ def build(blueprint: Blueprint, *, path: str = "/", links: Links = Links()) -> s
     def app_builder() -> FastAPI:
         set_up()
         close_replica()
-        app = http_app(RayBackend(blueprint), blueprint.config(), mesh_secret(blueprint.data_dir), links)
+        config = blueprint.config()
+        app = http_app(RayBackend(blueprint), config, secret_of(config, blueprint.data_dir), links)
         if path != "/":
             app.add_middleware(RootPathInLocation)
         return app

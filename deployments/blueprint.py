@@ -14,6 +14,7 @@ from mesh.config.files import FileText
 from mesh.config.model import Auth, Config, McpServer, parse
 from mesh.config.workspace_variable import with_workspace
 from mesh.core.ids import shard_of
+from mesh.store.chosen import shards_of
 from mesh.tree.plan import all_nodes
 
 
@@ -29,7 +30,8 @@ class Placement:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """One version of one agent. ``nodes`` are those of the tree, by node path. All paths are absolute.
+    """One version of one agent. ``keepers`` processes own ``shards`` shards of its conversations. ``nodes``
+    are those of the tree, by node path. All paths are absolute.
 
     ``workspace`` is that of the process that started the agent; a machine whose environment names another one
     uses that. ``listen_host``: the host on which its actors take calls; empty for the address of each one's
@@ -43,6 +45,7 @@ class Blueprint:
     origin: str
     data_dir: Path
     keepers: int
+    shards: int
     nodes: Mapping[str, Placement]
     idle_timeout_s: float
     workspace: Path | None = None
@@ -60,8 +63,16 @@ class Blueprint:
         return config.model_copy(update={"auth": Auth(keys_file=self.keys_file)})
 
     def shard_of(self, some_id: str) -> int:
-        """Which keeper owns a conversation or an approval."""
-        return shard_of(some_id, self.keepers)
+        """The shard of a conversation or an approval."""
+        return shard_of(some_id, self.shards)
+
+    def keeper_of(self, shard: int) -> int:
+        """The number of the keeper that owns a shard."""
+        return shard % self.keepers
+
+    def shards_of(self, keeper: int) -> Sequence[int]:
+        """The shards that a keeper owns."""
+        return range(keeper, self.shards, self.keepers)
 
 
 def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
@@ -72,7 +83,8 @@ def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
         source=config.source,
         origin=config.origin,
         data_dir=config.data_dir.absolute(),
-        keepers=config.cluster.keepers,
+        keepers=min(config.cluster.keepers, shards_of(config)),
+        shards=shards_of(config),
         nodes=placements(config),
         idle_timeout_s=config.cluster.idle_timeout_s,
         workspace=config.workspace,

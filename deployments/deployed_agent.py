@@ -28,8 +28,8 @@ class DeployedAgent:
         from deployments import addresses
 
         blueprint = self.blueprint
-        for shard in range(blueprint.keepers):
-            self._add(f"keeper {shard}", addresses.keeper(blueprint, shard), closes=True)
+        for number in range(blueprint.keepers):
+            self._add(f"keeper {number}", addresses.keeper(blueprint, number), closes=True)
         for server in self.config.servers:
             for replica in range(server.replicas):
                 session = addresses.mcp_session(blueprint, server, replica)

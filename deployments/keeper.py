@@ -8,20 +8,17 @@ from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.remote import RemoteTree
 from deployments.services import KEEPER
-from mesh.config.kept_versions import keep
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.events import AnyEvent
 from mesh.core.verdict import Verdict
-from mesh.journal.files import FileJournal
 from mesh.keeper.recorder import KeeperRecorder
 from mesh.keeper.replies import FollowReply, Reply, WatchReply
 from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
-from mesh.local.agent_keeper import agent_keeper
-from mesh.policy.book_file import FileGrantBook
+from mesh.local.keeper_host import KeeperHost, kept_when_there
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
-from mesh.push.files import FilePushStore
 from mesh.push.sender import WebhookSender
+from mesh.store.chosen import store_of
 from mesh.tree.turn import (
     Ack,
     Activation,
@@ -36,33 +33,30 @@ _log = logging.getLogger("mesh.keeper")
 
 
 class KeeperActor(Actor):
-    """Owner of one shard of the conversations; a `KeeperService`."""
+    """Owner of some shards of the conversations; a `KeeperService`."""
 
-    async def __init__(self, blueprint: Blueprint, shard: int) -> None:  # type: ignore[misc]  # Ray awaits it
+    async def __init__(self, blueprint: Blueprint, number: int) -> None:  # type: ignore[misc]  # Ray awaits it
         await self._begin()
         config = blueprint.config()
+        self._store = store_of(config, blueprint.data_dir)
         # Before the journal is open: no conversation may begin on a version that cannot be read again.
-        keep(blueprint.data_dir, blueprint.digest, blueprint.source, blueprint.files)
-        journal = FileJournal(blueprint.data_dir)
+        await kept_when_there(self._store.versions, blueprint.digest, blueprint.source, blueprint.files)
         self._sender = WebhookSender(config.card.push_hosts)
-        self._push_store = FilePushStore(blueprint.data_dir / "push")
-        tree = RemoteTree(blueprint)
-        book = FileGrantBook(blueprint.data_dir)
-        self._keeper = agent_keeper(
-            config, shard, journal, tree, self._push_store, self._sender, book, on_fenced=_exit
-        )
-        self._recorder = KeeperRecorder(lambda _: self._keeper)
-        await self._keeper.start()
+        tree = RemoteTree(blueprint, self._store.versions)
+        shards = blueprint.shards_of(number)
+        self._host_of_shards = KeeperHost(config, shards, self._store, tree, self._sender, on_fenced=_exit)
+        self._recorder = KeeperRecorder(self._host_of_shards.of)
+        await self._host_of_shards.start()
         self._serve(KEEPER, self, blueprint)
 
-    async def ask(self, request: Request) -> Reply:
-        return await self._keeper.handle(request)
+    async def ask(self, shard: int, request: Request) -> Reply:
+        return await self._host_of_shards.shard(shard).handle(request)
 
     async def watch(self, request: Watch) -> WatchReply:
-        return await self._keeper.watch(request)
+        return await self._host_of_shards.of(request.id).watch(request)
 
-    async def follow(self, request: Follow | FollowAgents) -> FollowReply:
-        return await self._keeper.follow(request)
+    async def follow(self, shard: int, request: Follow | FollowAgents) -> FollowReply:
+        return await self._host_of_shards.shard(shard).follow(request)
 
     async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
         return await self._recorder.append(activation, events)
@@ -93,17 +87,17 @@ class KeeperActor(Actor):
         return await self._recorder.denial(conversation_id, call)
 
     async def ready(self) -> None:
-        """Returns once the shard is open."""
+        """Returns once the shards are open."""
 
     async def close(self) -> None:
         """Writes what is only derived."""
-        await self._keeper.close()
+        await self._host_of_shards.close()
         await self._sender.close()
-        await self._push_store.close()
+        await self._store.close()
 
 
 def _exit() -> None:
-    """Another keeper owns the shard. Nothing in this process may answer any more, not even calls that have
+    """Another keeper owns a shard. Nothing in this process may answer any more, not even calls that have
     begun: hence no orderly end."""
-    _log.error('event=fenced why="another keeper has opened the shard; this one ends"')
+    _log.error('event=fenced why="another keeper has opened a shard of this; this one ends"')
     os._exit(1)

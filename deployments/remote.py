@@ -16,11 +16,11 @@ from itertools import count
 from typing import Any, TypeVar, cast
 
 from deployments import addresses
-from deployments.addresses import keeper_stub, mcp_session_stub, node_stub, session_name
+from deployments.addresses import keeper_stubs, mcp_session_stub, node_stub, session_name
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
 from deployments.services import NodeService, ToolSessionService
-from mesh.config import kept_versions
+from mesh.config.kept_versions import Versions
 from mesh.config.model import McpServer
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
@@ -28,14 +28,15 @@ from mesh.core.events import AnyEvent, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.places import ROOT, Place
 from mesh.core.verdict import Verdict
+from mesh.keeper.list_replies import listed
 from mesh.keeper.replies import WatchedEvents, raise_for_refusal
-from mesh.keeper.requests import Follow, FollowAgents, Request, RequestFor, Watch
+from mesh.keeper.requests import Follow, FollowAgents, Page, Recent, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
-from mesh.policy.book_file import FileGrantBook
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
+from mesh.store.chosen import store_of
 from mesh.tree.turn import (
     AbandonedTask,
     Ack,
@@ -67,29 +68,33 @@ class RayBackend:
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._blueprint = blueprint
-        self._keepers = [addresses.keeper_stub(blueprint, shard) for shard in range(blueprint.keepers)]
-        self._replicas = [
-            replicas_of(blueprint, server, server.start_timeout_s) for server in blueprint.config().servers
-        ]
+        self._keepers = keeper_stubs(blueprint)
+        config = blueprint.config()
+        self._replicas = [replicas_of(blueprint, server, server.start_timeout_s) for server in config.servers]
         self._sessions = [as_one(replicas) for replicas in self._replicas]
-        self.grant_book = FileGrantBook(blueprint.data_dir)
+        self._store = store_of(config, blueprint.data_dir)
+        self.grant_book = self._store.grants
 
     async def ask(self, owner: str, request: RequestFor[R]) -> R:
         return await self._ask(self._blueprint.shard_of(owner), request)
 
     async def ask_all(self, request: RequestFor[R]) -> list[R]:
+        listing = self._store.listing()
+        if listing is not None and isinstance(request, Page | Recent):
+            # The store knows what all keepers know, and answers when some of them do not.
+            return [cast(R, await listed(listing, request))]
         return await asyncio.gather(*(self._ask(shard, request) for shard in range(self.shards)))
 
     async def watch(self, request: Watch) -> WatchedEvents:
         return raise_for_refusal(await self._keepers[self._blueprint.shard_of(request.id)].watch(request))
 
     async def follow(self, shard: int, request: RequestFor[R]) -> R:
-        reply = await self._keepers[shard].follow(cast(Follow | FollowAgents, request))
+        reply = await self._keepers[shard].follow(shard, cast(Follow | FollowAgents, request))
         return cast(R, raise_for_refusal(reply))
 
     @property
     def shards(self) -> int:
-        return self._blueprint.keepers
+        return self._blueprint.shards
 
     async def tools(self) -> list[dict[str, Any]]:
         catalogues = await asyncio.gather(*(session.catalogue() for session in self._sessions))
@@ -99,8 +104,8 @@ class RayBackend:
         blueprint = self._blueprint
         probes: dict[str, Awaitable[Any]] = {
             **{
-                f"keeper {shard}": addresses.keeper(blueprint, shard).ready.remote()
-                for shard in range(blueprint.keepers)
+                f"keeper {number}": addresses.keeper(blueprint, number).ready.remote()
+                for number in range(blueprint.keepers)
             },
             **{
                 f"node {path} {placement.name}/{replica}": addresses.node(
@@ -121,7 +126,7 @@ class RayBackend:
         return [name for name, found in zip(probes, answers, strict=True) if isinstance(found, BaseException)]
 
     async def _ask(self, shard: int, request: RequestFor[R]) -> R:
-        reply = raise_for_refusal(await self._keepers[shard].ask(cast(Request, request)))
+        reply = raise_for_refusal(await self._keepers[shard].ask(shard, cast(Request, request)))
         return cast(R, reply)
 
 
@@ -130,7 +135,7 @@ class RemoteRecorder:
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._blueprint = blueprint
-        self._keepers = [keeper_stub(blueprint, shard) for shard in range(blueprint.keepers)]
+        self._keepers = keeper_stubs(blueprint)
 
     async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
         keeper = self._keepers[self._blueprint.shard_of(activation.conversation_id)]
@@ -234,63 +239,65 @@ class RemoteNode:
 class RemoteTree:
     """`Tree`: each conversation runs on the version that it began on, as long as that is known."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
+    def __init__(self, blueprint: Blueprint, kept: Versions) -> None:
         self._blueprint = blueprint
+        self._kept = kept
         self._versions = {blueprint.digest: blueprint}
         self._nodes: dict[tuple[str, str], RemoteNode] = {}
 
     async def run(self, turn: PassInput) -> PassOutput:
         try:
-            root = self._node(turn.digest, ROOT.path)
+            root = await self._node(turn.digest, ROOT.path)
         except ConfigError as problem:
             return PassOutput("failed", str(problem))
         return await root.run(turn)
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
         try:
-            asking = self._node(digest, Place(node).path)
+            asking = await self._node(digest, Place(node).path)
         except ConfigError as problem:
             return str(problem)
         return await asking.problems(ToolCall(id="", name=tool, arguments=arguments))
 
     async def verdict(self, digest: str, node: str, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
-        return await self._asking(digest, node).verdict(call, grants)
+        return await (await self._asking(digest, node)).verdict(call, grants)
 
     async def preview(self, digest: str, node: str, call: ToolCall, offset: int) -> Preview | None:
-        return await self._asking(digest, node).preview(call, offset)
+        return await (await self._asking(digest, node)).preview(call, offset)
 
     async def cancel(self, task: AbandonedTask) -> None:
         try:
-            node = self._node(task.digest, Place(task.node).path)
+            node = await self._node(task.digest, Place(task.node).path)
         except ConfigError as problem:
             raise Unavailable(str(problem)) from None
         await node.cancel(task)
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         try:
-            node = self._node(call.digest, call.intent.place.path)
+            node = await self._node(call.digest, call.intent.place.path)
         except ConfigError as problem:
             raise Unavailable(str(problem)) from None
         return await node.settle(call)
 
     async def hear(self, digest: str, activation: Activation, news: News, is_durable: bool) -> Hearing:
-        return await self._asking(digest, ROOT.text).hear(activation, news, is_durable)
+        return await (await self._asking(digest, ROOT.text)).hear(activation, news, is_durable)
 
-    def _asking(self, digest: str, node: str) -> RemoteNode:
+    async def _asking(self, digest: str, node: str) -> RemoteNode:
         try:
-            return self._node(digest, Place(node).path)
+            return await self._node(digest, Place(node).path)
         except ConfigError as problem:
             raise Unavailable(str(problem)) from None
 
-    def _node(self, digest: str, path: str) -> RemoteNode:
+    async def _node(self, digest: str, path: str) -> RemoteNode:
         if (digest, path) not in self._nodes:
-            self._nodes[digest, path] = RemoteNode(self._version(digest), path)
+            version = await self._version(digest)
+            self._nodes.setdefault((digest, path), RemoteNode(version, path))
         return self._nodes[digest, path]
 
-    def _version(self, digest: str) -> Blueprint:
-        """Raises `ConfigError` when it is not known any more, or cannot run here."""
+    async def _version(self, digest: str) -> Blueprint:
+        """Raises `ConfigError` when it is not known any more, or cannot run here, and `JournalError`."""
         if digest not in self._versions:
-            kept = kept_versions.kept(self._blueprint.data_dir, digest, self._blueprint.agent)
+            kept = await self._kept.kept(digest)
             version = replace(self._blueprint, digest=digest, leaves=True, **kept._asdict())
             self._versions[digest] = replace(version, nodes=placements(version.config()))
         return self._versions[digest]

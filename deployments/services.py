@@ -32,15 +32,15 @@ from mesh.tree.turn import (
 class KeeperService(Recorder, Protocol):
     """A keeper, as gateways and nodes see it."""
 
-    async def ask(self, request: Request) -> Reply:
-        """Answers any request; what is wrong becomes a reply too."""
+    async def ask(self, shard: int, request: Request) -> Reply:
+        """Answers any request to a shard; what is wrong becomes a reply too."""
         ...
 
     async def watch(self, request: Watch) -> WatchReply:
         """See `Backend.watch`."""
         ...
 
-    async def follow(self, request: Follow | FollowAgents) -> FollowReply:
+    async def follow(self, shard: int, request: Follow | FollowAgents) -> FollowReply:
         """See `Backend.follow`."""
         ...
 

@@ -19,6 +19,7 @@ from mesh.cli.llm_stub import llm_stub
 from mesh.cli.log import log
 from mesh.cli.new import new
 from mesh.cli.policy import policy
+from mesh.cli.store import store
 from mesh.cli.tools import tools
 from mesh.cli.trust import trust
 from mesh.cli.up import up
@@ -64,6 +65,7 @@ app.command()(export)
 app.command("import")(import_)
 app.add_typer(key, name="key")
 app.add_typer(policy, name="policy")
+app.add_typer(store, name="store")
 app.add_typer(new, name="new")
 app.command()(trust)
 

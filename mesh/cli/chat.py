@@ -97,6 +97,10 @@ def _own_mesh(path: Path, on_fenced: Callable[[], None]) -> "AbstractAsyncContex
     from mesh.runtime.logs import set_up_file
 
     (config,) = with_one_address([loaded(path)], os.environ)
+    if config.store is not None:
+        # It would take the conversations away from the mesh that has them, on whichever machine that is.
+        what = "a chat of its own would take the conversations from the mesh that serves them"
+        exit_with([f"{config.location('store')}: {what}; start mesh up, and chat with --url"], FAILED)
     if found := obstacles_here(config, os.environ):
         exit_with(found, FAILED)
     set_up_file(config.data_dir / "chat.log")

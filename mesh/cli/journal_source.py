@@ -62,6 +62,9 @@ class JournalSource:
             url = os.environ.get("MESH_URL") or None
         self.url = url
         self.config = _config(config, needed=url is None and data_dir is None and not is_file)
+        if url is None and data_dir is None and not is_file and self.config and self.config.store:
+            what = "the conversations are in a database; --url says which mesh shows them"
+            exit_with([f"{self.config.location('store')}: {what}"], WRONG_USE)
         self.data_dir = data_dir or (_data_dir(self.config) if self.config else Path())
 
     def file(self, wanted: str) -> Path:

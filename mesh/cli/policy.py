@@ -88,7 +88,12 @@ def _of_call(config: "Config", tool: str, given: list[str], node: str | None) ->
         call = Callables(config, [tool]).call(tool, arguments, node)
     except NoSuchCall as problem:
         exit_with([str(problem)], WRONG_USE)
-    found = asyncio.run(Explainer(config).explained(call))
+
+    async def explained() -> "Explanation":
+        async with Explainer(config) as judge:
+            return await judge.explained(call)
+
+    found = asyncio.run(explained())
     _print(config, call, found)
     return found.verdict.decision
 

@@ -9,7 +9,6 @@ from mesh.cli.shared import FAILED, exit_with
 if TYPE_CHECKING:
     from mesh.config.model import Config
     from mesh.mcp.port import Tool
-    from mesh.policy.book import GrantBook
     from mesh.policy.custom import CustomPolicy
     from mesh.policy.explain import Explanation
     from mesh.policy.grants import Grant
@@ -101,16 +100,23 @@ class Callables:
 
 
 class Explainer:
-    """What is decided about calls: by the rules, by what is remembered, by the custom function."""
+    """What is decided about calls: by the rules, by what is remembered, by the custom function.
+    Used in an ``async with`` statement."""
 
     def __init__(self, config: "Config") -> None:
         from mesh.config.custom_policy import custom_of
         from mesh.config.data_dirs import data_dirs_of
-        from mesh.policy.book_file import FileGrantBook
+        from mesh.store.chosen import store_of
 
         self._config = config
-        self._book: GrantBook = FileGrantBook(data_dirs_of([config], os.environ)[0])
+        self._store = store_of(config, data_dirs_of([config], os.environ)[0])
         self._custom: CustomPolicy | None = custom_of(config)
+
+    async def __aenter__(self) -> "Explainer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._store.close()
 
     async def explained(self, call: "PolicyCall", remembered: "Sequence[Grant]" = ()) -> "Explanation":
         """The verdict about a call, with the reasons. ``remembered`` counts beside what is for good."""
@@ -123,7 +129,7 @@ class Explainer:
         from mesh.policy.grants import in_force
 
         parsed = await command_of_call(call)
-        kept = [*remembered, *await self._book.grants(call.agent)]
+        kept = [*remembered, *await self._store.grants.grants(call.agent)]
         grants = in_force(kept, call.agent, datetime.now(UTC))
         found = explained(policy_of(self._config, call.node), call, grants, parsed)
         context = PolicyContext(verdict=found.verdict, command=parsed, agent_path=(call.agent,))

@@ -17,6 +17,7 @@ from mesh.cli.shared import (
 
 if TYPE_CHECKING:
     from mesh.policy.grants import Grant
+    from mesh.store.port import Store
 
 _LONGEST = 20_000
 
@@ -39,24 +40,33 @@ def grants(
         import asyncio
 
         from mesh.config.data_dirs import data_dirs_of
-        from mesh.policy.book_file import FileGrantBook
+        from mesh.store.chosen import obstacles_of, store_of
 
         use_workspace(workspace)
         agent = loaded(config, runs=False)
-        book = FileGrantBook(data_dirs_of([agent], os.environ)[0])
-        listed = asyncio.run(book.listed())
+        if found := [*obstacles_of(agent)]:
+            exit_with(found, FAILED)
+        data_dir = data_dirs_of([agent], os.environ)[0]
+        asyncio.run(_show_or_revoke(store_of(agent, data_dir), revoke))
+
+
+async def _show_or_revoke(store: "Store", revoke: int | None) -> None:
+    try:
+        listed = await store.grants.listed()
         if revoke is None:
             for number, grant in listed.items():
                 typer.echo(_line(number, grant))
             if not listed:
-                typer.echo(f"nothing is remembered for good in {book.path}", err=True)
+                typer.echo(f"nothing is remembered for good in {store.name}", err=True)
             return
         if revoke not in listed:
             known = ", ".join(map(str, listed)) or "none"
-            exit_with([f"{book.path}: there is no grant {revoke}; there are: {known}"], FAILED)
-        asyncio.run(book.revoke(listed[revoke].id, _user()))
-        typer.echo(_line(revoke, listed[revoke]))
-        typer.echo("revoked: from the next call on, it asks again", err=True)
+            exit_with([f"{store.name}: there is no grant {revoke}; there are: {known}"], FAILED)
+        await store.grants.revoke(listed[revoke].id, _user())
+    finally:
+        await store.close()
+    typer.echo(_line(revoke, listed[revoke]))
+    typer.echo("revoked: from the next call on, it asks again", err=True)
 
 
 def _line(number: int, grant: "Grant") -> str:

@@ -61,9 +61,15 @@ def _events(config: "Config", wanted: str) -> "list[AnyEvent]":
 async def _all_explained(
     config: "Config", recorded: "list[RecordedCall]", callables: Callables
 ) -> "list[PolicyDecision]":
+    async with Explainer(config) as judge:
+        return await _explained(judge, config, recorded, callables)
+
+
+async def _explained(
+    judge: Explainer, config: "Config", recorded: "list[RecordedCall]", callables: Callables
+) -> "list[PolicyDecision]":
     from mesh.display.text import call as shown_call
 
-    judge = Explainer(config)
     decisions: list[PolicyDecision] = []
     for call in recorded:
         typer.echo(f"event {call.seq}, turn {call.turn}: {shown_call(call.tool, call.arguments)}")

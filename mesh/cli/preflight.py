@@ -16,6 +16,7 @@ from typing import Any
 from mesh.config.model import Config
 from mesh.core.errors import ConfigError
 from mesh.disk.data_folder import ForeignData, known_data_folders, make_data_folder
+from mesh.store.chosen import obstacles_of
 
 
 def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
@@ -33,7 +34,7 @@ def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
 def obstacles_here(agent: Config, env: Mapping[str, str]) -> list[str]:
     """Returns everything that would keep an agent from starting in this process."""
     machine = [*missing_programs(agent), *refused_python(agent)]
-    return [*_unusable_data(agent, env), *machine, *_missing_key(agent, env)]
+    return [*_unusable_data(agent, env), *obstacles_of(agent), *machine, *_missing_key(agent, env)]
 
 
 def missing_programs(config: Config) -> Iterator[str]:

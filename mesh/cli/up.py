@@ -75,6 +75,7 @@ def up(
 
         from mesh.access.exposure import warnings
         from mesh.cli.preflight import obstacles
+        from mesh.store.chosen import store_warnings
 
         given = {"host": host, "port": port, "data_dir": data_dir}
         agents = _agents(
@@ -82,7 +83,7 @@ def up(
         )
         if found := obstacles(agents, os.environ):
             exit_with(found, FAILED, problems_file)
-        for warning in (warning for agent in agents for warning in warnings(agent)):
+        for warning in (each for agent in agents for each in (*warnings(agent), *store_warnings(agent))):
             typer.echo(f"mesh: warning: {warning}", err=True)
         level = log_level or ("warning" if sys.stderr.isatty() else "info")
         options = RunOptions(log_format, level, max_restarts, web)

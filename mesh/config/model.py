@@ -28,6 +28,7 @@ from mesh.config.values import (
     ApiKey,
     Bytes,
     Count,
+    DatabaseUrl,
     Directory,
     HostName,
     Identifier,
@@ -49,7 +50,7 @@ from mesh.core.events import NewsAction
 from mesh.core.hints import Unannotated
 
 DEFAULT_MODEL = "gemini-2.5-flash"
-DEPLOYMENT_KEYS = ("host", "port", "allowed_hosts", "cors", "auth", "data_dir", "cluster", "card")
+DEPLOYMENT_KEYS = ("host", "port", "allowed_hosts", "cors", "auth", "data_dir", "store", "cluster", "card")
 """Keys that say where an agent runs, not what it is. They do not change the digest, nor does
 ``llm.prices``."""
 
@@ -501,6 +502,18 @@ class Cluster(ConfigSection):
     idle_timeout_s: Seconds = 300
 
 
+class StoreOptions(ConfigSection):
+    """A database of PostgreSQL that keeps the conversations. ``namespace`` is the schema of its tables:
+    agents in one schema need different names."""
+
+    url: DatabaseUrl
+    namespace: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "mesh"
+
+
+def _store_options(value: Any) -> Any:
+    return {"url": value} if isinstance(value, str) else value
+
+
 class Config(ConfigSection):
     """An agent and where it runs.
 
@@ -510,7 +523,8 @@ class Config(ConfigSection):
 
     ``allowed_hosts`` are names under which clients reach the API, besides addresses, ``localhost``, ``host``
     and the host of ``card.url``; requests for other names are refused. With ``auth`` None everybody who
-    reaches the API may use it. An approval that nobody decides within ``approval_timeout_s`` counts as
+    reaches the API may use it. ``store`` is the database that keeps the conversations, or its URL; with None
+    they are files in ``data_dir``. An approval that nobody decides within ``approval_timeout_s`` counts as
     rejected; None means that it waits for ever. ``intervene`` is what people may do with agents
     at work; None means all of it.
 
@@ -527,6 +541,7 @@ class Config(ConfigSection):
     cors: Cors = Cors()
     auth: Auth | None = None
     data_dir: Directory = Path("data")
+    store: Annotated[StoreOptions | None, BeforeValidator(_store_options)] = None
     llm: LlmOptions = LlmOptions()
     mcp: ServerOptions | None = None
     mcp_servers: Many[McpServer] = ()

@@ -29,6 +29,14 @@ def _http_url(url: str) -> str:
     return url
 
 
+def _database_url(url: str) -> str:
+    if not url.startswith(("postgres://", "postgresql://")):
+        raise PydanticCustomError(
+            "database_url", "expected a URL of PostgreSQL, such as postgres://user:${PASSWORD}@host:5432/name"
+        )
+    return url
+
+
 def _network(text: str) -> str:
     try:
         ip_network(text, strict=False)
@@ -77,6 +85,7 @@ Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 Text = Annotated[str, Field(min_length=1)]
 Url = Annotated[str, AfterValidator(_http_url)]
+DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 Network = Annotated[str, AfterValidator(_network)]
 HostName = Annotated[str, AfterValidator(_host_name)]
 Origin = Annotated[str, AfterValidator(_origin)]

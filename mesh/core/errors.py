@@ -17,6 +17,7 @@
        ├─ StaleEpoch          another keeper owns the shard: stop writing, leave
        ├─ WrongSequence       the writer's picture of the journal may not be the journal: read it again
        ├─ JournalRefused      the store does not take these events, and never will
+       ├─ StoreAway           the store does not answer; `was_sent` says whether it may have done it
        └─ JournalDamaged      one conversation cannot be read; the others can
 
 Every message is for a person: what is wrong, where, what to do. No message carries a secret. Which HTTP
@@ -138,6 +139,14 @@ class WrongSequence(JournalError):
 
 class JournalRefused(JournalError):
     """The store does not take these events, and would not take them the next time."""
+
+
+class StoreAway(JournalError):
+    """The store did not answer in time. ``was_sent``: it may have done, or do, what was asked."""
+
+    def __init__(self, message: str, *, was_sent: bool) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
 
 
 class JournalDamaged(JournalError):

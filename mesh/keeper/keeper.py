@@ -46,7 +46,7 @@ from mesh.core.pending_approvals import may_be_covered
 from mesh.core.places import Place
 from mesh.core.verdict import Verdict
 from mesh.core.view import view
-from mesh.journal.listing import Listing, Selection
+from mesh.journal.listing import Listing
 from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
 from mesh.keeper.changed_agents import MOST_KEPT, ChangedAgents
@@ -56,6 +56,7 @@ from mesh.keeper.event_feeds import EventFeeds
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
 from mesh.keeper.interventions import Interventions, has_ended, meant_by, shown_for
 from mesh.keeper.kept_grants import Grants
+from mesh.keeper.list_replies import listed
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
 from mesh.keeper.replies import (
@@ -702,15 +703,6 @@ class Keeper:
 
     def _unloaded(self, conversation_id: str) -> None:
         self._recovery.start(conversation_id)
-
-
-async def listed(listing: Listing, request: Page | Recent) -> Conversations | RecentConversations:
-    """The reply to a request for a list of conversations. Raises `JournalError`."""
-    if isinstance(request, Recent):
-        selection = Selection(request.context_id, request.states, request.since)
-        return RecentConversations(*await listing.recent(selection, request.limit, request.before))
-    found = await listing.page(request.limit + 1, request.before, request.status)
-    return Conversations(found, dict(await listing.counts()))
 
 
 def _without_unseen(conversation: Conversation, request: Decide) -> Decide:

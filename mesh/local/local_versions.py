@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.config.kept_versions import kept
+from mesh.config.kept_versions import Versions
 from mesh.config.model import Config, parse
 from mesh.core.errors import ConfigError, Unavailable
 from mesh.core.events import Preview, ToolCall, ToolResult
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 class LocalVersions:
     """`Tree`. ``config`` is the version that was started."""
 
-    def __init__(self, config: Config, data_dir: Path, recorder: Recorder) -> None:
+    def __init__(self, config: Config, data_dir: Path, kept: Versions, recorder: Recorder) -> None:
+        self._kept = kept
         self._config = config
         self._data_dir = data_dir
         self._recorder = recorder
@@ -95,12 +96,12 @@ class LocalVersions:
             if digest not in self._versions:
                 # In a thread: meanwhile a person writes the first message.
                 module = await asyncio.to_thread(importlib.import_module, "mesh.local.version")
-                config = self._config_of(digest)
+                config = await self._config_of(digest)
                 self._versions[digest] = module.Version(config, self._data_dir, self._recorder)
         return self._versions[digest]
 
-    def _config_of(self, digest: str) -> Config:
+    async def _config_of(self, digest: str) -> Config:
         if digest == self._config.digest:
             return self._config
-        version = kept(self._data_dir, digest, self._config.name)
+        version = await self._kept.kept(digest)
         return parse(version.source, version.origin, os.environ, version.files)

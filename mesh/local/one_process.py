@@ -12,22 +12,18 @@ from pathlib import Path
 
 import httpx2
 
-from mesh.access.secret import mesh_secret
-from mesh.config.kept_versions import keep
 from mesh.config.model import Config
-from mesh.core.ids import shard_of
 from mesh.disk.holder import Holder, held
 from mesh.http.rest_app import rest_app
-from mesh.journal.files import FileJournal
 from mesh.keeper.keeper import Keeper
 from mesh.keeper.recorder import KeeperRecorder
-from mesh.local.agent_keeper import agent_keeper
+from mesh.local.keeper_host import KeeperHost
 from mesh.local.local_backend import LocalBackend
 from mesh.local.local_versions import LocalVersions
 from mesh.net.asgi import AsgiTransport
-from mesh.policy.book_file import FileGrantBook
-from mesh.push.files import FilePushStore
 from mesh.push.sender import WebhookSender
+from mesh.store.chosen import shards_of, store_of
+from mesh.store.port import Store
 
 
 class LocalMesh:
@@ -50,33 +46,31 @@ async def local_mesh(config: Config, command: str, on_fenced: Callable[[], None]
     data_dir = config.data_dir.absolute()
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(stack.enter_context, held(data_dir, Holder(command)))
+        store = store_of(config, data_dir)
+        stack.push_async_callback(store.close)
         # Before the journal is open: no conversation may begin on a version that cannot be read again.
-        keep(data_dir, config.digest, config.source, config.files)
-        versions, backend = await _started(config, data_dir, on_fenced, stack)
-        app = rest_app(backend, config, mesh_secret(data_dir))
+        await store.versions.keep(config.digest, config.source, config.files)
+        versions, backend = await _started(config, data_dir, store, on_fenced, stack)
+        app = rest_app(backend, config, await store.secret())
         transport = AsgiTransport(app)
         stack.push_async_callback(transport.aclose)
         yield LocalMesh(transport, versions)
 
 
 async def _started(
-    config: Config, data_dir: Path, on_fenced: Callable[[], None], stack: AsyncExitStack
+    config: Config, data_dir: Path, store: Store, on_fenced: Callable[[], None], stack: AsyncExitStack
 ) -> tuple[LocalVersions, LocalBackend]:
-    keepers: list[Keeper] = []
-    journal = FileJournal(data_dir)
-    stack.push_async_callback(journal.close)
-    book = FileGrantBook(data_dir)
-    push_store, sender = FilePushStore(data_dir / "push"), WebhookSender(config.card.push_hosts)
-    stack.push_async_callback(push_store.close)
+    sender = WebhookSender(config.card.push_hosts)
     stack.push_async_callback(sender.close)
-    recorder = KeeperRecorder(lambda owner: keepers[shard_of(owner, len(keepers))])
-    versions = LocalVersions(config, data_dir, recorder)
+
+    def keeper_of(owner: str) -> Keeper:
+        return host.of(owner)
+
+    recorder = KeeperRecorder(keeper_of)
+    versions = LocalVersions(config, data_dir, store.versions, recorder)
     stack.push_async_callback(versions.close)
-    keepers += (
-        agent_keeper(config, shard, journal, versions, push_store, sender, book, on_fenced)
-        for shard in range(config.cluster.keepers)
-    )
-    for keeper in keepers:
-        await keeper.start()
-        stack.push_async_callback(keeper.close)
-    return versions, LocalBackend(keepers, versions.catalogues, book)
+    shards = range(shards_of(config))
+    host = KeeperHost(config, shards, store, versions, sender, on_fenced)
+    stack.push_async_callback(host.close)
+    await host.start()
+    return versions, LocalBackend([*map(host.shard, shards)], versions.catalogues, store.grants)

@@ -1,6 +1,7 @@
 """The store in a folder, that of one agent (`mesh.config.data_dirs`)."""
 
 import asyncio
+from functools import cached_property
 from pathlib import Path
 
 from mesh.access.secret import mesh_secret
@@ -16,10 +17,17 @@ class FileStore:
 
     def __init__(self, data_dir: Path, agent: str) -> None:
         self._data_dir = data_dir
-        self.journal = FileJournal(data_dir)
-        self.push = FilePushStore(data_dir / "push")
+        self.name = str(data_dir)
         self.grants = FileGrantBook(data_dir)
         self.versions = FileVersions(data_dir, agent)
+
+    @cached_property
+    def journal(self) -> FileJournal:
+        return FileJournal(self._data_dir)
+
+    @cached_property
+    def push(self) -> FilePushStore:
+        return FilePushStore(self._data_dir / "push")
 
     def listing(self, shard: int | None = None) -> Listing | None:
         return None
@@ -28,5 +36,7 @@ class FileStore:
         return await asyncio.to_thread(mesh_secret, self._data_dir)
 
     async def close(self) -> None:
-        await self.push.close()
-        await self.journal.close()
+        # What was not used was not made: it would make its folder now.
+        for made in ("push", "journal"):
+            if made in self.__dict__:
+                await getattr(self, made).close()

@@ -13,6 +13,7 @@ class MemoryStore:
     """A `Store` that lives as long as the object."""
 
     def __init__(self) -> None:
+        self.name = "memory"
         self.journal = MemoryJournal()
         self.push = MemoryPushStore()
         self.grants = MemoryGrantBook()

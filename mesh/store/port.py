@@ -17,6 +17,11 @@ class Store(Protocol):
     """The stores of one agent. Made without I/O: each connects, or creates its folder, on first use."""
 
     @property
+    def name(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    @property
     def journal(self) -> Journal:
         """The journals of the conversations."""
         ...

@@ -1,12 +1,13 @@
 """Where agents keep their conversations: what was said once is found again, however they are started."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
 from mesh.config.data_dirs import data_dirs_of
-from mesh.config.kept_versions import keep
+from mesh.config.kept_versions import FileVersions
 from mesh.config.model import Config, parse
 
 
@@ -19,7 +20,7 @@ def started(*agents: Config) -> list[Path]:
     """Their homes, in which each of them now has run. Every run is later than those before."""
     found = data_dirs_of(agents, {})
     for config, home in zip(agents, found, strict=True):
-        keep(home, config.digest, config.source, config.files)
+        asyncio.run(FileVersions(home, config.name).keep(config.digest, config.source, config.files))
         kept = home / "configs" / f"{config.digest}.yaml"
         clock = sum(1 for _ in config.data_dir.rglob("*.yaml"))
         os.utime(kept, (clock, clock))
@@ -97,6 +98,6 @@ def test_a_config_that_a_crash_left_half_written_is_kept_again(tmp_path: Path, l
     kept = tmp_path / "configs" / f"{config.digest}.yaml"
     kept.parent.mkdir()
     kept.write_bytes(left)
-    keep(tmp_path, config.digest, config.source, config.files)
+    asyncio.run(FileVersions(tmp_path, "a").keep(config.digest, config.source, config.files))
     assert kept.read_text() == config.source
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]

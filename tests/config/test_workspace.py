@@ -1,5 +1,6 @@
 """The workspace of an agent: what configs say of it, and which paths are in its roots."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from deployments.blueprint import blueprint_of, demand
 from mesh.config.data_dirs import data_dirs_of
-from mesh.config.kept_versions import keep
+from mesh.config.kept_versions import FileVersions
 from mesh.config.model import Config, parse
 from mesh.config.roots import is_in_roots, roots_of
 
@@ -56,7 +57,8 @@ def test_actors_have_the_workspace_of_who_started_the_agent_unless_their_machine
 
 def test_the_agent_that_ran_in_a_workspace_is_known_there(tmp_path: Path) -> None:
     config = config_of({"MESH_WORKSPACE": str(tmp_path)})
-    keep(config.data_dir, config.digest, config.source, config.files)
+    versions = FileVersions(config.data_dir, config.name)
+    asyncio.run(versions.keep(config.digest, config.source, config.files))
     other = config_of({"MESH_WORKSPACE": str(tmp_path)}, TEXT.replace("coder", "other"))
     assert data_dirs_of([config, other], {}) == [
         tmp_path / ".mesh",

@@ -1,12 +1,13 @@
 """What travels to the actors of an agent, wherever they run."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deployments.blueprint import blueprint_of
-from mesh.config.kept_versions import keep, kept
+from mesh.config.kept_versions import FileVersions
 from mesh.config.model import parse
 
 
@@ -35,9 +36,10 @@ def test_a_version_is_kept_with_the_files_that_it_names(tmp_path: Path) -> None:
     text = "name: a\ndata_dir: data\nmcp_servers: [{name: shop, python: shop.py}]\n"
     config = parse(text, str(tmp_path / "agent.yaml"), {})
     blueprint = replace(blueprint_of(config, one_machine=True), data_dir=tmp_path / "data")
-    keep(blueprint.data_dir, blueprint.digest, blueprint.source, blueprint.files)
+    versions = FileVersions(blueprint.data_dir, "a")
+    asyncio.run(versions.keep(blueprint.digest, blueprint.source, blueprint.files))
     (tmp_path / "shop.py").write_text("x = 2\n")
-    version = replace(blueprint, **kept(blueprint.data_dir, config.digest, "a")._asdict())
+    version = replace(blueprint, **asyncio.run(versions.kept(config.digest))._asdict())
     assert (version.config().servers, version.config().digest) == (config.servers, config.digest)
     newer = blueprint_of(parse(text, str(tmp_path / "agent.yaml"), {}), one_machine=True)
     assert newer.digest != config.digest

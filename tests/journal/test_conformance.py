@@ -1,45 +1,41 @@
 """What every store promises, asked of each."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+import itertools
 
 import pytest
 
 from mesh.core.errors import StaleEpoch, WrongSequence
-from mesh.core.events import AnyEvent, Completed, ConversationCreated, UserMessage
+from mesh.core.events import AnyEvent, UserMessage
 from mesh.core.ids import new_id
-from mesh.journal.files import FileJournal
-from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append, Journal
+from tests.worlds.stores import (
+    DATABASES,
+    DERIVING,
+    STORES,
+    Stores,
+    created,
+    entry_after,
+    fixture_of,
+    following,
+    turn,
+)
+
+WITHIN_S = 60
+stores = fixture_of(*STORES)
+deriving = fixture_of(*DERIVING)
+databases = fixture_of(*DATABASES)
 
 
-@pytest.fixture(params=["memory", "files"])
-async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
-    store: Journal = MemoryJournal() if request.param == "memory" else FileJournal(tmp_path)
-    yield store
-    await store.close()
-
-
-def created(conversation_id: str) -> ConversationCreated:
-    return ConversationCreated(
-        seq=1,
-        conversation_id=conversation_id,
-        session_id="s",
-        agent="a",
-        digest="d",
-        time="2026-01-01T00:00:00.000Z",
-    )
-
-
-def turn(seq: int) -> list[AnyEvent]:
-    return [UserMessage(seq=seq, turn=1, text="hi"), Completed(seq=seq + 1, turn=1, response="hö")]
+@pytest.fixture
+def journal(stores: Stores) -> Journal:
+    return stores.one.journal
 
 
 async def test_what_was_appended_is_read_back_in_order(journal: Journal) -> None:
     epoch, i = await journal.open(0), new_id()
-    await journal.append(0, epoch, Append(i, 0, [created(i)]))
-    await journal.append(0, epoch, Append(i, 1, turn(2)))
+    await journal.append(0, epoch, following([], [created(i)]))
+    await journal.append(0, epoch, following([created(i)], turn(2)))
     assert await journal.read(i) == [created(i), *turn(2)]
 
 
@@ -49,12 +45,12 @@ async def test_a_conversation_that_is_not_there_reads_empty(journal: Journal) ->
 
 async def test_each_opening_takes_a_greater_epoch_and_fences_the_one_before(journal: Journal) -> None:
     first, i = await journal.open(0), new_id()
-    await journal.append(0, first, Append(i, 0, [created(i)]))
+    await journal.append(0, first, following([], [created(i)]))
     second = await journal.open(0)
     assert second > first
     with pytest.raises(StaleEpoch):
-        await journal.append(0, first, Append(i, 1, turn(2)))
-    await journal.append(0, second, Append(i, 1, turn(2)))
+        await journal.append(0, first, following([created(i)], turn(2)))
+    await journal.append(0, second, following([created(i)], turn(2)))
     assert len(await journal.read(i)) == 3
 
 
@@ -62,58 +58,225 @@ async def test_shards_do_not_fence_one_another(journal: Journal) -> None:
     first = await journal.open(0)
     await journal.open(1)
     i = new_id()
-    await journal.append(0, first, Append(i, 0, [created(i)]))
+    await journal.append(0, first, following([], [created(i)]))
+
+
+async def test_nobody_writes_to_a_shard_that_was_not_opened(journal: Journal) -> None:
+    epoch, i = await journal.open(0), new_id()
+    for shard, never_given in ((1, epoch), (0, epoch + 1), (0, 0)):
+        with pytest.raises(StaleEpoch):
+            await journal.append(shard, never_given, following([], [created(i)]))
+    assert await journal.read(i) == []
 
 
 async def test_an_append_that_does_not_follow_the_last_event_is_refused(journal: Journal) -> None:
     epoch, i = await journal.open(0), new_id()
-    await journal.append(0, epoch, Append(i, 0, [created(i)]))
+    await journal.append(0, epoch, following([], [created(i)]))
     for after in (0, 2):
         with pytest.raises(WrongSequence):
-            await journal.append(0, epoch, Append(i, after, turn(after + 1)))
+            entry = entry_after(created(i), *turn(after + 1))
+            await journal.append(0, epoch, Append(i, after, turn(after + 1), entry))
     assert await journal.read(i) == [created(i)]
+
+
+async def test_an_append_to_a_conversation_that_is_not_there_is_refused(journal: Journal) -> None:
+    epoch, i = await journal.open(0), new_id()
+    with pytest.raises(WrongSequence):
+        await journal.append(0, epoch, following([created(i)], turn(2)))
+    assert await journal.read(i) == []
 
 
 async def test_appends_that_are_made_at_once_are_taken_in_their_order_and_a_wrong_one_spares_the_others(
     journal: Journal,
 ) -> None:
     epoch, i, other = await journal.open(0), new_id(), new_id()
+    before = [created(i), *turn(2)]
     appends = [
-        Append(i, 0, [created(i)]),
-        Append(i, 1, turn(2)),
-        Append(i, 1, turn(2)),
-        Append(i, 3, turn(4)),
+        following([], before[:1]),
+        following(before[:1], turn(2)),
+        following(before[:1], turn(2)),
+        following(before, turn(4)),
+        following([], [created(other)]),
     ]
-    appends.append(Append(other, 0, [created(other)]))
     outcomes = await asyncio.gather(
         *(journal.append(0, epoch, append) for append in appends), return_exceptions=True
     )
     assert [type(outcome) for outcome in outcomes] == [int, int, WrongSequence, int, int]
     assert await journal.read(i) == [created(i), *turn(2), *turn(4)]
-    assert await journal.sizes() == {i: outcomes[3], other: outcomes[4]}
+    assert await journal.read(other) == [created(other)]
 
 
-async def test_sizes_grow_with_every_append_and_an_append_tells_the_size(journal: Journal) -> None:
+async def test_appends_of_several_shards_that_are_made_at_once_are_fenced_each_by_its_own(
+    journal: Journal,
+) -> None:
+    epochs = [await journal.open(shard) for shard in range(4)]
+    stale = await journal.open(2)
+    ids = [new_id() for _ in range(12)]
+    outcomes = await asyncio.gather(
+        *(journal.append(n % 4, epochs[n % 4], following([], [created(i)])) for n, i in enumerate(ids)),
+        return_exceptions=True,
+    )
+    assert stale > epochs[2]
+    assert [type(outcome) is StaleEpoch for outcome in outcomes] == [n % 4 == 2 for n in range(12)]
+    assert [len(await journal.read(i)) for i in ids] == [int(n % 4 != 2) for n in range(12)]
+
+
+async def test_any_text_is_read_back_as_it_was(journal: Journal) -> None:
     epoch, i = await journal.open(0), new_id()
+    texts = ["", "\0", "a\0b\n\r\u2028\\u0000", "'; drop table event; --", "{} %s $1 \\", "𝄞ß" * 500_000]
+    events: list[AnyEvent] = [created(i)]
+    events += [UserMessage(seq=n, turn=n - 1, text=text) for n, text in enumerate(texts, 2)]
+    await journal.append(0, epoch, following([], events))
+    assert await journal.read(i) == events
+
+
+async def test_a_context_of_any_length_and_text_is_taken(journal: Journal) -> None:
+    epoch, i = await journal.open(0), new_id()
+    event = created(i, context_id="\0ß" * 10_000)
+    await journal.append(0, epoch, following([], [event]))
+    assert await journal.read(i) == [event]
+
+
+async def test_many_events_of_one_append_keep_their_order(journal: Journal) -> None:
+    epoch, i = await journal.open(0), new_id()
+    events = [created(i), *itertools.chain.from_iterable(turn(seq) for seq in range(2, 600, 2))]
+    await journal.append(0, epoch, following([], events))
+    assert await journal.read(i) == events
+
+
+async def test_many_conversations_are_written_side_by_side(journal: Journal) -> None:
+    epoch = await journal.open(0)
+    ids = [new_id() for _ in range(600)]
+    await asyncio.gather(*(journal.append(0, epoch, following([], [created(i)])) for i in ids))
+    await asyncio.gather(*(journal.append(0, epoch, following([created(i)], turn(2))) for i in ids))
+    assert {len(await journal.read(i)) for i in ids[:: 600 // 12]} == {3}
+
+
+async def test_whoever_no_longer_waits_for_an_append_leaves_the_others_as_they_are(journal: Journal) -> None:
+    epoch, i, cancelled = await journal.open(0), new_id(), new_id()
+    waits = asyncio.create_task(journal.append(0, epoch, following([], [created(cancelled)])))
+    other = asyncio.create_task(journal.append(0, epoch, following([], [created(i)])))
+    await asyncio.sleep(0)
+    waits.cancel()
+    await other
+    await asyncio.wait([waits])
+    assert await journal.read(i) == [created(i)]
+    assert await journal.read(cancelled) in ([], [created(cancelled)])
+
+
+async def test_another_process_reads_what_was_acknowledged(stores: Stores) -> None:
+    journal, other = stores.one.journal, stores.another().journal
+    epoch, i = await journal.open(0), new_id()
+    assert await other.read(i) == []
+    await journal.append(0, epoch, following([], [created(i)]))
+    assert await other.read(i) == [created(i)]
+    await journal.append(0, epoch, following([created(i)], turn(2)))
+    assert await other.read(i) == [created(i), *turn(2)]
+
+
+async def test_a_process_goes_on_where_the_one_before_was_and_fences_it(stores: Stores) -> None:
+    first, second = stores.one.journal, stores.another().journal
+    epoch, i = await first.open(0), new_id()
+    await first.append(0, epoch, following([], [created(i)]))
+    newer = await second.open(0)
+    assert newer > epoch
+    await second.append(0, newer, following([created(i)], turn(2)))
+    for append in (following([created(i), *turn(2)], turn(4)), following([], [created(new_id())])):
+        with pytest.raises(StaleEpoch):
+            await first.append(0, epoch, append)
+    again = await first.open(0)
+    await first.append(0, again, following([created(i), *turn(2)], turn(4)))
+    assert await second.read(i) == [created(i), *turn(2), *turn(4)]
+
+
+async def test_a_process_that_takes_a_shard_over_finds_all_that_was_acknowledged_and_nothing_follows(
+    stores: Stores,
+) -> None:
+    first, second = stores.one.journal, stores.another().journal
+    epoch = await first.open(0)
+    acknowledged: dict[str, int] = {}
+
+    async def write_until_fenced(i: str) -> None:
+        events: list[AnyEvent] = [created(i)]
+        await first.append(0, epoch, following([], events))
+        acknowledged[i] = 1
+        while True:
+            new = turn(len(events) + 1)
+            await first.append(0, epoch, following(events, new))
+            events += new
+            acknowledged[i] = len(events)
+
+    ids = [new_id() for _ in range(8)]
+    async with asyncio.timeout(WITHIN_S):
+        writers = [asyncio.create_task(write_until_fenced(i)) for i in ids]
+        while len(acknowledged) < len(ids):
+            await asyncio.sleep(0)
+        before = dict(acknowledged)
+        await second.open(0)
+        found = {i: await second.read(i) for i in ids}
+        outcomes = await asyncio.gather(*writers, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {StaleEpoch}
+    assert all(len(found[i]) >= acknowledged[i] >= before[i] for i in ids)
+    assert {i: await second.read(i) for i in ids} == found
+    assert all([event.seq for event in found[i]] == [*range(1, len(found[i]) + 1)] for i in ids)
+
+
+async def test_of_processes_that_open_a_shard_at_once_one_writes(stores: Stores) -> None:
+    journals = [stores.one.journal, *(stores.another().journal for _ in range(3))]
+    i = new_id()
+    async with asyncio.timeout(WITHIN_S):
+        epochs = await asyncio.gather(*(journal.open(0) for journal in journals))
+        assert len(set(epochs)) == len(epochs)
+        outcomes = await asyncio.gather(
+            *(
+                journal.append(0, epoch, following([], [created(i)]))
+                for journal, epoch in zip(journals, epochs, strict=True)
+            ),
+            return_exceptions=True,
+        )
+    newest = epochs.index(max(epochs))
+    assert [type(outcome) for n, outcome in enumerate(outcomes) if n != newest] == [StaleEpoch] * 3
+    assert isinstance(outcomes[newest], int)
+
+
+async def test_sizes_grow_with_every_append_and_an_append_tells_the_size(deriving: Stores) -> None:
+    journal = deriving.one.journal
+    epoch, i, other = await journal.open(0), new_id(), new_id()
     assert await journal.sizes() == {}
-    first = await journal.append(0, epoch, Append(i, 0, [created(i)]))
+    first = await journal.append(0, epoch, following([], [created(i)]))
     assert await journal.sizes() == {i: first}
-    second = await journal.append(0, epoch, Append(i, 1, turn(2)))
-    assert await journal.sizes() == {i: second}
+    second, third = await asyncio.gather(
+        journal.append(0, epoch, following([created(i)], turn(2))),
+        journal.append(0, epoch, following([], [created(other)])),
+    )
+    assert await journal.sizes() == {i: second, other: third}
     assert second > first
 
 
-async def test_a_blob_is_what_was_put_last(journal: Journal) -> None:
+async def test_a_blob_is_what_was_put_last(deriving: Stores) -> None:
+    journal = deriving.one.journal
     assert await journal.get_blob("b.json") is None
     await journal.put_blobs({"b.json": b"1", "c.json": b"2"})
     await journal.put_blobs({"b.json": b"3"})
     assert (await journal.get_blob("b.json"), await journal.get_blob("c.json")) == (b"3", b"2")
 
 
-async def test_many_conversations_are_written_side_by_side(journal: Journal) -> None:
+async def test_a_store_with_a_listing_of_its_own_has_nothing_of_which_one_is_derived(
+    databases: Stores,
+) -> None:
+    journal = databases.one.journal
+    epoch, i = await journal.open(0), new_id()
+    await journal.append(0, epoch, following([], [created(i)]))
+    await journal.put_blobs({"b.json": b"1"})
+    assert (await journal.sizes(), await journal.get_blob("b.json")) == ({}, None)
+    assert databases.one.listing() is not None and databases.one.listing(0) is not None
+
+
+async def test_what_was_sent_when_a_store_is_closed_is_there_afterwards(stores: Stores) -> None:
+    journal, i = stores.one.journal, new_id()
     epoch = await journal.open(0)
-    ids = [new_id() for _ in range(600)]
-    await asyncio.gather(*(journal.append(0, epoch, Append(i, 0, [created(i)])) for i in ids))
-    await asyncio.gather(*(journal.append(0, epoch, Append(i, 1, turn(2))) for i in ids))
-    assert len(await journal.sizes()) == 600
-    assert len(await journal.read(ids[0])) == 3
+    sent = asyncio.create_task(journal.append(0, epoch, following([], [created(i)])))
+    await asyncio.sleep(0)
+    await journal.close()
+    await sent
+    assert await stores.another().journal.read(i) == [created(i)]

@@ -4,12 +4,10 @@ import asyncio
 import secrets
 from typing import NamedTuple, cast
 
-from mesh.core.errors import MeshError, StaleEpoch
+from mesh.core.errors import JournalError, StaleEpoch
 from mesh.store.postgres.database import Database, StatementRefused
 from mesh.store.postgres.migrate import UNDEFINED, missing_schema
 
-SHARDS = 64
-"""The number of shards of an agent in a database: as many processes may share its conversations."""
 _SECRET_BYTES = 32
 _CREATE = """
     insert into {schema}.agent (name, shards, secret) values (%s, %s, %s) on conflict (name) do nothing
@@ -38,16 +36,18 @@ class HeldShard(NamedTuple):
 
 
 class AgentRow:
-    """The row of the agent ``name``, which is created on first use."""
+    """The row of the agent ``name``, which is created on first use. ``shards`` is their number, which stays
+    the one that it was then."""
 
-    def __init__(self, database: Database, name: str) -> None:
+    def __init__(self, database: Database, name: str, shards: int) -> None:
         self._database = database
         self.name = name
+        self._shards = shards
         self._finding: asyncio.Task[StoredAgent] | None = None
         self._held: dict[int, HeldShard] = {}
 
     async def get(self) -> StoredAgent:
-        """The row. Raises `JournalError`, and `MeshError` if the database is not prepared."""
+        """The row. Raises `JournalError`, also if the database is not prepared."""
         # All who ask at the same time share one answer, also one that is an error.
         if self._finding is None or (self._finding.done() and _has_failed(self._finding)):
             self._finding = asyncio.create_task(self._find())
@@ -72,17 +72,18 @@ class AgentRow:
         try:
             rows = await self._database.rows(_FIND, self.name)
             if not rows:
-                await self._database.rows(_CREATE, self.name, SHARDS, secrets.token_bytes(_SECRET_BYTES))
+                secret = secrets.token_bytes(_SECRET_BYTES)
+                await self._database.rows(_CREATE, self.name, self._shards, secret)
                 rows = await self._database.rows(_FIND, self.name)
         except StatementRefused as problem:
             if problem.sqlstate in UNDEFINED:
-                raise MeshError(missing_schema(self._database)) from None
+                raise JournalError(missing_schema(self._database)) from None
             raise
-        id, shards, secret = rows[0]
-        if shards != SHARDS:
-            what = f"has {shards} shards in {self._database.shown}, and this release makes {SHARDS}"
-            raise MeshError(f"agent {self.name} {what}")
-        return StoredAgent(cast(int, id), bytes(cast(bytes, secret)))
+        id, shards, found = rows[0]
+        if shards != self._shards:
+            what = f"has {shards} shards in {self._database.shown}, and this release makes {self._shards}"
+            raise JournalError(f"agent {self.name} {what}")
+        return StoredAgent(cast(int, id), bytes(cast(bytes, found)))
 
 
 def held_elsewhere(shard: int, epoch: int) -> StaleEpoch:

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from mesh.core.errors import JournalError, JournalRefused, MeshError
+from mesh.core.errors import JournalRefused, MeshError, StoreAway
 from mesh.net.backoff import Backoff
 
 WITHIN_S = 12.0
@@ -42,14 +42,6 @@ _KEEPALIVES = {
 """So that half-open connections end within 10 s."""
 T = TypeVar("T")
 Work = Callable[["AsyncConnection[tuple[object, ...]]"], Awaitable[T]]
-
-
-class StoreAway(JournalError):
-    """The database did not answer in time. ``was_sent``: the statement may have run."""
-
-    def __init__(self, message: str, *, was_sent: bool) -> None:
-        super().__init__(message)
-        self.was_sent = was_sent
 
 
 class StatementRefused(JournalRefused):
@@ -192,8 +184,8 @@ async def connect(url: str) -> AsyncConnection[tuple[object, ...]]:
 
 
 async def check(connection: AsyncConnection[tuple[object, ...]], name: str) -> str:
-    """Raises `StatementRefused` if the server cannot keep what it acknowledges. Returns a warning if it may not;
-    empty if it does."""
+    """Raises `StatementRefused` if the server cannot keep what it acknowledges. Returns a warning if it may
+    not; empty if it does."""
     cursor = await connection.execute(
         "select current_setting('server_version_num')::int, current_setting('fsync'), "
         "current_setting('synchronous_commit'), current_setting('synchronous_standby_names')"

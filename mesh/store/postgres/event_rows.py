@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from mesh.core.errors import JournalDamaged, JournalError, JournalRefused, WrongSequence
+from mesh.core.errors import JournalDamaged, JournalError, JournalRefused, StoreAway, WrongSequence
 from mesh.core.events import AnyEvent, decode, encode
 from mesh.core.ids import id_suffix, is_id
 from mesh.journal.append_queue import AppendQueue, QueuedAppend
 from mesh.journal.listing import ListingEntry
 from mesh.journal.port import Append
 from mesh.store.postgres.agent_rows import AgentRow, HeldShard, held_elsewhere
-from mesh.store.postgres.database import Database, StoreAway
+from mesh.store.postgres.database import Database
 
 _READ = "select line from {schema}.event where agent = %s and conversation = %s order by seq"
 _TYPES = (

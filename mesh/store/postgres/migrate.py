@@ -24,18 +24,25 @@ def migrations() -> dict[int, str]:
 
 
 async def warning(url: str) -> str:
-    """What a person should know of the safety of a database; empty if nothing. Raises `MeshError`."""
-    found = ""
-
-    async def look(connection: psycopg.AsyncConnection[tuple[object, ...]]) -> str:
-        return await check(connection, shown(url))
-
+    """What a person should know of the safety of a database; empty if nothing. Raises `JournalError`."""
     database = Database(url, "")
     try:
-        found = await database.run(look)
+        return await database.run(lambda connection: check(connection, database.shown))
     finally:
         await database.close()
-    return found
+
+
+async def unprepared(url: str, namespace: str, agent: str) -> str:
+    """What is missing in a database before an agent can use it; empty if nothing is. Raises
+    `JournalError`."""
+    database = Database(url, namespace)
+    try:
+        if numbers := await missing(database):
+            what = f"migration {', '.join(map(str, numbers))} of this release is not applied"
+            return f"{database.shown}: {what} for agent {agent}; run: mesh store migrate CONFIG"
+        return ""
+    finally:
+        await database.close()
 
 
 async def migrate(url: str, namespace: str) -> list[int]:

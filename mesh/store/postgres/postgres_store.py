@@ -14,11 +14,12 @@ class PostgresStore:
     """A `Store` in a database. Any number of processes may use it, and agents of different names share a
     namespace."""
 
-    def __init__(self, url: str, namespace: str, agent: str) -> None:
+    def __init__(self, url: str, namespace: str, agent: str, shards: int) -> None:
         self._database = Database(url, namespace)
         # Of its own: what shows conversations does not keep appends waiting.
         self._appends = Database(url, namespace, connections=1)
-        self._agent = AgentRow(self._database, agent)
+        self._agent = AgentRow(self._database, agent, shards)
+        self.name = self._database.shown
         self.journal = PostgresJournal(self._database, self._appends, self._agent)
         self.push = PostgresPushStore(self._database, self._agent)
         self.grants = PostgresGrantBook(self._database, self._agent)

@@ -445,7 +445,7 @@ def test_a_file_that_changes_while_it_is_read_has_no_hash_or_the_right_one(world
 
 @pytest.mark.parametrize("page", [{}, {"limit_bytes": 70_000}, {"offset_lines": 2}, {"limit_lines": 1}])
 def test_a_page_and_its_hash_are_of_one_content_even_if_the_times_show_no_change(
-    world: World, monkeypatch: pytest.MonkeyPatch, page: dict[str, int]
+    world: World, monkeypatch: pytest.MonkeyPatch, page: dict[str, Any]
 ) -> None:
     file, pread, digits = world.ws / "a", os.pread, itertools.cycle("123456789")
 
