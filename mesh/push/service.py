@@ -36,8 +36,8 @@ _log = logging.getLogger("mesh.push")
 class PushNotifications:
     """The push notifications of one shard. Call `open` first.
 
-    ``most`` bounds the webhooks, by default at `MAX_PER_KEEPER`. ``render`` writes the notifications. ``named`` are hosts that may have
-    private addresses. ``store`` and ``sender`` are closed by the caller.
+    ``most`` bounds the webhooks, by default at `MAX_PER_KEEPER`. ``render`` writes the notifications.
+    ``named`` are hosts that may have private addresses. ``store`` and ``sender`` are closed by the caller.
     """
 
     def __init__(

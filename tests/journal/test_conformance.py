@@ -194,7 +194,9 @@ async def test_a_process_that_takes_a_shard_over_finds_all_that_was_acknowledged
 ) -> None:
     first, second = stores.one.journal, stores.another().journal
     epoch = await first.open(0)
+    ids = [new_id() for _ in range(8)]
     acknowledged: dict[str, int] = {}
+    all_write = asyncio.Event()
 
     async def write_until_fenced(i: str) -> None:
         events: list[AnyEvent] = [created(i)]
@@ -205,12 +207,13 @@ async def test_a_process_that_takes_a_shard_over_finds_all_that_was_acknowledged
             await first.append(0, epoch, following(events, new))
             events += new
             acknowledged[i] = len(events)
+            if len(acknowledged) == len(ids):
+                all_write.set()
+            await asyncio.sleep(0)  # memory does not wait for anything
 
-    ids = [new_id() for _ in range(8)]
     async with asyncio.timeout(WITHIN_S):
         writers = [asyncio.create_task(write_until_fenced(i)) for i in ids]
-        while len(acknowledged) < len(ids):
-            await asyncio.sleep(0)
+        await all_write.wait()
         before = dict(acknowledged)
         await second.open(0)
         found = {i: await second.read(i) for i in ids}
@@ -277,6 +280,6 @@ async def test_what_was_sent_when_a_store_is_closed_is_there_afterwards(stores: 
     epoch = await journal.open(0)
     sent = asyncio.create_task(journal.append(0, epoch, following([], [created(i)])))
     await asyncio.sleep(0)
-    await journal.close()
+    await stores.close()
     await sent
     assert await stores.another().journal.read(i) == [created(i)]

@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 
 from mesh.core.errors import BadRequest, JournalDamaged, JournalError, NotFound, Unavailable
 from mesh.disk.lock import FileLock
+from mesh.policy import book as of_every_book
 from mesh.policy import book_file
 from mesh.policy.book import MAX_GRANT_BYTES, MAX_GRANTS, Entries, Entry, GrantBook, MemoryGrantBook
 from mesh.policy.book_file import FILE, FileGrantBook
 from mesh.policy.grants import Grant
 from mesh.policy.rules import PolicyRule
+from tests.worlds.postgres import PostgresServer
+from tests.worlds.stores import DATABASES, STORES, Stores, fixture_of
 
 RULE = PolicyRule(name="write_file", decide="allow", tools=("write_file",), paths=("/docs/a.md",))
 
@@ -31,9 +34,13 @@ def granted(id: str, agent: str = "coder", **more: object) -> Grant:
     return msgspec.structs.replace(found, remember="always", **more)
 
 
-@pytest.fixture(params=["memory", "file"])
-def book(request: pytest.FixtureRequest, tmp_path: Path) -> GrantBook:
-    return MemoryGrantBook() if request.param == "memory" else FileGrantBook(tmp_path)
+stores = fixture_of(*STORES)
+databases = fixture_of(*DATABASES)
+
+
+@pytest.fixture
+def book(stores: Stores) -> GrantBook:
+    return stores.one.grants
 
 
 async def test_a_book_without_entries_grants_nothing(book: GrantBook) -> None:
@@ -106,16 +113,19 @@ async def test_what_cannot_be_remembered_is_refused(
     assert dict(await book.listed()) == {}
 
 
-async def test_an_agent_has_so_many_grants_and_no_more(book: GrantBook) -> None:
-    for index in range(MAX_GRANTS):
+async def test_an_agent_has_so_many_grants_and_no_more(
+    book: GrantBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_every_book, "MAX_GRANTS", 20)
+    for index in range(20):
         await book.add(granted(str(index)))
-    with pytest.raises(BadRequest, match=f"{MAX_GRANTS} remembered decisions, which is the most"):
+    with pytest.raises(BadRequest, match="20 remembered decisions, which is the most"):
         await book.add(granted("more"))
     await book.add(granted("0"))  # as it is there already
     await book.add(granted("of another", "other"))
     await book.revoke("7", "bob")
     await book.add(granted("more"))
-    assert len(await book.grants("coder")) == MAX_GRANTS
+    assert len(await book.grants("coder")) == 20
 
 
 def test_one_that_has_ended_is_not_listed_and_takes_no_room() -> None:
@@ -130,13 +140,78 @@ def test_one_that_has_ended_is_not_listed_and_takes_no_room() -> None:
     assert entries.addition(granted("more"), end) == Entry(granted=granted("more"))
 
 
-async def test_another_process_sees_it_at_its_next_call(tmp_path: Path) -> None:
-    one, two = FileGrantBook(tmp_path), FileGrantBook(tmp_path)
+async def test_another_process_knows_it_at_its_next_call(stores: Stores) -> None:
+    one, two = stores.one.grants, stores.another().grants
     assert list(await two.grants("coder")) == []
     await one.add(granted("1"))
     assert [each.id for each in await two.grants("coder")] == ["1"]
     await two.revoke("1", "bob")
-    assert list(await one.grants("coder")) == []
+    assert (list(await one.grants("coder")), dict(await one.listed())) == ([], {})
+    with pytest.raises(NotFound, match="was revoked before"):
+        await one.revoke("1", "ann")
+
+
+async def test_all_that_is_written_at_once_is_there_with_a_number_of_its_own(stores: Stores) -> None:
+    books = [stores.one.grants, *(stores.another().grants for _ in range(3))]
+    ids = [str(index) for index in range(40)]
+    await asyncio.gather(*(books[n % 4].add(granted(id)) for n, id in enumerate(ids)))
+    await asyncio.gather(*(books[n % 4].revoke(id, "bob") for n, id in enumerate(ids[:10], 1)))
+    listed = [await book.listed() for book in books]
+    assert listed == [listed[0]] * 4
+    assert {each.id for each in listed[0].values()} == {*ids[10:]}
+    assert {*listed[0]} < {*range(1, 41)}
+
+
+async def test_what_several_processes_add_at_once_is_there_once_and_revoked_once(stores: Stores) -> None:
+    books = [stores.one.grants, *(stores.another().grants for _ in range(3))]
+    await asyncio.gather(*(book.add(granted("1")) for book in books))
+    assert [list(await book.listed()) for book in books] == [[1]] * 4
+    revoked = await asyncio.gather(
+        *(book.revoke("1", f"person {n}") for n, book in enumerate(books)), return_exceptions=True
+    )
+    assert [each for each in revoked if not isinstance(each, NotFound)] == [granted("1")]
+    assert [list(await book.listed()) for book in books] == [[]] * 4
+
+
+async def test_the_most_is_not_passed_by_processes_that_add_at_once(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_every_book, "MAX_GRANTS", 5)
+    books = [stores.one.grants, *(stores.another().grants for _ in range(3))]
+    outcomes = await asyncio.gather(
+        *(books[n % 4].add(granted(str(n))) for n in range(12)), return_exceptions=True
+    )
+    assert [type(each) for each in outcomes if each is not None] == [BadRequest] * 7
+    assert len(await books[0].listed()) == 5
+
+
+async def test_a_damaged_entry_of_a_database_is_named_and_then_nothing_is_granted(
+    databases: Stores, postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    book, entry = databases.one.grants, """select entry from mesh.grant_entry where number = 2"""
+    for id in "123":
+        await book.add(granted(id))
+    ((whole,),) = postgres_server.execute(databases.url, entry)
+    for change in ("update mesh.grant_entry set entry = '{}}'", "delete from mesh.grant_entry"):
+        caplog.clear()
+        postgres_server.execute(databases.url, f"{change} where number = 2")
+        damaged = databases.another().grants
+        assert [list(await damaged.grants("coder")), list(await damaged.grants("coder"))] == [[], []]
+        assert [record.levelname for record in caplog.records] == ["ERROR"]  # once
+        for work in (damaged.listed(), damaged.add(granted("4")), damaged.revoke("1", "bob")):
+            with pytest.raises(JournalDamaged, match="grant entry 2 is"):
+                await work
+    postgres_server.execute(
+        databases.url,
+        f"insert into mesh.grant_entry select agent, 2, '{whole}' from mesh.grant_entry where number = 1",
+    )
+    assert [each.id for each in await damaged.grants("coder")] == ["1", "2", "3"]
+
+
+async def test_the_file_has_a_line_for_each_addition_and_revocation(tmp_path: Path) -> None:
+    book = FileGrantBook(tmp_path)
+    await book.add(granted("1"))
+    await book.revoke("1", "bob")
     added, revoked = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
     assert added["granted"]["rule"] == json.loads(msgspec.json.encode(RULE))
     assert (revoked["revoked"]["id"], revoked["revoked"]["by"]) == ("1", "bob")

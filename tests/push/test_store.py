@@ -1,8 +1,10 @@
 """What every store of webhooks promises, asked of each; and what only the files have to."""
 
 import asyncio
+import itertools
 import stat
-from collections.abc import AsyncIterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,72 +12,166 @@ import pytest
 from mesh.core.errors import JournalError, StaleEpoch
 from mesh.core.ids import new_id
 from mesh.push.files import FilePushStore
-from mesh.push.memory import MemoryPushStore
-from mesh.push.port import PushStore
 from mesh.push.webhook import Webhook
+from mesh.store.port import Store
 from tests.worlds.full_disk import files_of_at_most, names
+from tests.worlds.postgres import PostgresServer
+from tests.worlds.stores import DATABASES, STORES, Stores, fixture_of
 
 FULL = Webhook("w", "https://example.com/s3cret", "s3cret", "Bearer", "s3cret", "0.3", "2026-01-01", 7, 1)
 OTHER = Webhook("o", "https://example.org/")
 
 
-@pytest.fixture(params=["memory", "files"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PushStore]:
-    made: PushStore = MemoryPushStore() if request.param == "memory" else FilePushStore(tmp_path / "push")
-    yield made
-    await made.close()
+stores = fixture_of(*STORES)
+databases = fixture_of(*DATABASES)
 
 
 def all_of_them(_: str) -> bool:
     return True
 
 
-async def test_what_was_put_last_is_found_at_the_next_opening(store: PushStore) -> None:
+class Shard:
+    """The webhooks of a shard, which the journal of the same process opens before."""
+
+    def __init__(self, store: Store, number: int = 0) -> None:
+        self._store = store
+        self._number = number
+        self.epoch = 0
+
+    async def open(self, owns: Callable[[str], bool] = all_of_them) -> dict[str, tuple[Webhook, ...]]:
+        """Takes the shard over."""
+        self.epoch = await self._store.journal.open(self._number)
+        return await self._store.push.open(self._number, self.epoch, owns)
+
+    async def put(self, conversation_id: str, *webhooks: Webhook) -> None:
+        """Replaces the webhooks of a conversation."""
+        await self._store.push.put(self._number, self.epoch, conversation_id, webhooks)
+
+
+@pytest.fixture
+def shard(stores: Stores) -> Shard:
+    return Shard(stores.one)
+
+
+async def test_what_was_put_last_is_found_at_the_next_opening(shard: Shard) -> None:
     one, two = new_id(), new_id()
-    assert await store.open(0, 1, all_of_them) == {}
-    await store.put(0, 1, one, [FULL])
-    await store.put(0, 1, two, [OTHER])
-    await store.put(0, 1, one, [OTHER, FULL])
-    assert await store.open(0, 2, all_of_them) == {one: (OTHER, FULL), two: (OTHER,)}
+    assert await shard.open() == {}
+    await shard.put(one, FULL)
+    await shard.put(two, OTHER)
+    await shard.put(one, OTHER, FULL)
+    assert await shard.open() == {one: (OTHER, FULL), two: (OTHER,)}
 
 
-async def test_an_opening_finds_what_its_shard_owns_and_nothing_else(store: PushStore) -> None:
-    mine, other = new_id(), new_id()
-    await store.open(0, 1, all_of_them)
-    await store.open(1, 1, all_of_them)
-    await store.put(0, 1, mine, [FULL])
-    await store.put(1, 1, other, [OTHER])
-    assert await store.open(0, 2, lambda i: i == mine) == {mine: (FULL,)}
+async def test_an_opening_finds_what_its_shard_owns_and_nothing_else(stores: Stores) -> None:
+    shards, mine, other = [Shard(stores.one, 0), Shard(stores.one, 1)], new_id(), new_id()
+    for shard in shards:
+        await shard.open()
+    await shards[0].put(mine, FULL)
+    await shards[1].put(other, OTHER)
+    assert await shards[0].open(lambda i: i == mine) == {mine: (FULL,)}
 
 
-async def test_a_conversation_without_webhooks_leaves_nothing(store: PushStore) -> None:
+async def test_a_conversation_without_webhooks_leaves_nothing(shard: Shard) -> None:
     one = new_id()
-    await store.open(0, 1, all_of_them)
-    await store.put(0, 1, one, [FULL])
+    await shard.open()
+    await shard.put(one, FULL)
     for _ in range(2):
-        await store.put(0, 1, one, [])
-    assert await store.open(0, 2, all_of_them) == {}
+        await shard.put(one)
+    assert await shard.open() == {}
+    await shard.put(one, OTHER)
+    assert await shard.open() == {one: (OTHER,)}
 
 
-async def test_of_two_puts_at_once_the_later_call_counts(store: PushStore) -> None:
+async def test_of_puts_at_once_the_latest_call_counts(shard: Shard) -> None:
     one = new_id()
-    await store.open(0, 1, all_of_them)
-    await asyncio.gather(*(store.put(0, 1, one, [Webhook("w", f"https://{i}/")]) for i in range(20)))
-    assert await store.open(0, 2, all_of_them) == {one: (Webhook("w", "https://19/"),)}
+    await shard.open()
+    await asyncio.gather(*(shard.put(one, Webhook("w", f"https://{i}/")) for i in range(20)))
+    assert await shard.open() == {one: (Webhook("w", "https://19/"),)}
 
 
-async def test_each_opening_fences_the_ones_before_it_in_its_shard_only(store: PushStore) -> None:
-    one = new_id()
-    await store.open(0, 1, all_of_them)
-    await store.open(1, 1, all_of_them)
-    await store.put(0, 1, one, [FULL])
-    await store.open(0, 2, all_of_them)
+async def test_each_opening_fences_the_ones_before_it_in_its_shard_only(stores: Stores) -> None:
+    one, shard, other = new_id(), Shard(stores.one, 0), Shard(stores.one, 1)
+    await shard.open()
+    await other.open()
+    await shard.put(one, FULL)
+    before = shard.epoch
+    await shard.open()
     with pytest.raises(StaleEpoch):
-        await store.put(0, 1, one, [])
+        await stores.one.push.put(0, before, one, [])
     with pytest.raises(StaleEpoch):
-        await store.open(0, 1, all_of_them)
-    await store.put(1, 1, new_id(), [OTHER])
-    assert (await store.open(0, 3, all_of_them))[one] == (FULL,)
+        await stores.one.push.open(0, before, all_of_them)
+    await other.put(new_id(), OTHER)
+    assert (await shard.open())[one] == (FULL,)
+
+
+async def test_a_process_that_takes_a_shard_over_finds_its_webhooks_and_fences_the_one_before(
+    stores: Stores,
+) -> None:
+    one, two, first, second = new_id(), new_id(), Shard(stores.one), Shard(stores.another())
+    await first.open()
+    await first.put(one, FULL)
+    await first.put(two, OTHER)
+    assert await second.open() == {one: (FULL,), two: (OTHER,)}
+    for webhooks in ((), (OTHER,)):
+        with pytest.raises(StaleEpoch):
+            await first.put(one, *webhooks)
+    await second.put(two)
+    assert await first.open() == {one: (FULL,)}
+    await first.put(two, FULL)
+    assert await second.open() == {one: (FULL,), two: (FULL,)}
+
+
+async def test_a_process_whose_clock_is_behind_replaces_what_the_one_before_put(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, first, second = new_id(), Shard(stores.one), Shard(stores.another())
+    await first.open()
+    await first.put(one, FULL)
+    monkeypatch.setattr(time, "time_ns", lambda: 1)
+    await first.put(one, OTHER)
+    assert await second.open() == {one: (OTHER,)}
+    await second.put(one, FULL)
+    await second.put(one, FULL, OTHER)
+    assert await first.open() == {one: (FULL, OTHER)}
+
+
+async def test_a_process_that_is_fenced_while_it_puts_loses_nothing_that_it_was_told_is_there(
+    stores: Stores,
+) -> None:
+    one, first, second = new_id(), Shard(stores.one), Shard(stores.another())
+    await first.open()
+    told: list[int] = []
+    has_begun = asyncio.Event()
+
+    async def put_until_fenced() -> None:
+        for number in itertools.count():
+            await first.put(one, Webhook("w", f"https://{number}/"))
+            told.append(number)
+            has_begun.set()
+            await asyncio.sleep(0)  # memory does not wait for anything
+
+    async with asyncio.timeout(60):
+        putting = asyncio.create_task(put_until_fenced())
+        await has_begun.wait()
+        found = await second.open()
+        with pytest.raises(StaleEpoch):
+            await putting
+    assert found[one][0].url in (f"https://{told[-1]}/", f"https://{told[-1] + 1}/")
+    assert await second.open() == found
+
+
+async def test_damaged_webhooks_in_a_database_are_named_in_the_log_without_their_text(
+    databases: Stores, postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, damaged, shard = new_id(), new_id(), Shard(databases.one)
+    await shard.open()
+    await shard.put(one, FULL)
+    await shard.put(damaged, FULL)
+    text = """[{"id": "s3cret", "url": 7}]"""
+    change = f"update mesh.webhooks set content = '{text}' where conversation = '{damaged}'"
+    postgres_server.execute(databases.url, change)
+    assert await shard.open() == {one: (FULL,)}
+    assert damaged in caplog.text and "s3cret" not in caplog.text
 
 
 async def test_files_are_for_their_owner_alone_and_no_draft_is_left(tmp_path: Path) -> None:
