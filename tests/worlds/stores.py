@@ -3,6 +3,8 @@
 A test module asks for those that it is about: ``stores = fixture_of(*STORES)``.
 """
 
+import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -118,7 +120,7 @@ async def _create(server: PostgresServer) -> str:
         await migrate(template, NAMESPACE)
         _templates[server] = template
     template = urlsplit(_templates[server]).path.lstrip("/")
-    name = f"{template}_{len(server.execute(server.url, 'select from pg_database'))}"
+    name = f"test_{secrets.token_hex(6)}"
     server.execute(server.url, f"create database {name} template {template}")
     return urlsplit(_templates[server])._replace(path=f"/{name}").geturl()
 
@@ -163,6 +165,7 @@ class Listed:
     def __init__(self, store: Store, shard: int) -> None:
         self._journal = store.journal
         self._shard = shard
+        self._opening = asyncio.Lock()
         self._epoch = 0
         self._index = Index()
         self._events: dict[str, list[AnyEvent]] = {}
@@ -171,7 +174,8 @@ class Listed:
     async def append(self, conversation_id: str, *events: AnyEvent) -> None:
         """Appends events."""
         before = self._events.get(conversation_id, [])
-        self._epoch = self._epoch or await self._journal.open(self._shard)
+        async with self._opening:
+            self._epoch = self._epoch or await self._journal.open(self._shard)
         size = await self._journal.append(self._shard, self._epoch, following(before, events))
         self._events[conversation_id] = [*before, *events]
         self._index.put(fold(self._events[conversation_id]), size)
