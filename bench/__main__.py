@@ -19,6 +19,7 @@
     S14 a thousand agents of one turn, by a map node and by a model that starts them, beside LangGraph,
         openai-agents and ADK, which are downloaded once
     S15 people who follow a thousand agents of one turn, tell one something and delete one
+    S16 conversations in PostgreSQL beside conversations in files
     up  time to start, CPU when idle, memory; the first prompt of a chat
 
 `bench.compare` measures two checkouts beside each other.
@@ -55,6 +56,7 @@ from bench.python_tools import s10
 from bench.replicas import replicas
 from bench.shell_commands import shell_commands
 from bench.steered import steered
+from bench.stores import stores
 from bench.trees import resumed, shapes
 from bench.verdicts import s11
 from bench.world import World, running
@@ -214,6 +216,8 @@ def main() -> None:
             many_agents(bench, Path(scratch))
         if bench.wants("S15"):
             steered(bench, Path(scratch))
+        if bench.wants("S16"):
+            stores(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))
