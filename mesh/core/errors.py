@@ -24,6 +24,8 @@ Every message is for a person: what is wrong, where, what to do. No message carr
 status or which error of A2A stands for an error is said where these are spoken (`mesh.net.http_status`).
 """
 
+from typing import Any
+
 
 class MeshError(Exception):
     """The root. ``str(error)`` is fit for a person and for a JSON error."""
@@ -147,6 +149,13 @@ class StoreAway(JournalError):
     def __init__(self, message: str, *, was_sent: bool) -> None:
         super().__init__(message)
         self.was_sent = was_sent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _store_away, (str(self), self.was_sent)
+
+
+def _store_away(message: str, was_sent: bool) -> StoreAway:
+    return StoreAway(message, was_sent=was_sent)
 
 
 class JournalDamaged(JournalError):

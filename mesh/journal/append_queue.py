@@ -11,9 +11,10 @@ _BATCH = 256
 
 
 class QueuedAppend(msgspec.Struct, kw_only=True):
-    """An append that waits. ``outcome`` is what the writer gives it: why nothing was appended; or the size of
-    the journal after it, as far as the store has one."""
+    """An append that waits, to the journal ``key``. ``outcome`` is what the writer gives it: why nothing was
+    appended; or the size of the journal after it, as far as the store has one."""
 
+    key: str
     outcome: int | Exception = 0
     done: asyncio.Future[int] | None = None
 
@@ -29,16 +30,25 @@ class AppendQueue(Generic[A]):
         self._write = write
         self._waiting: list[A] = []
         self._writer: asyncio.Task[None] | None = None
+        self._unsettled: dict[str, set[asyncio.Future[int]]] = {}
 
     async def put(self, append: A) -> int:
         """Waits for the outcome of an append, and raises it if it is an error. Whoever is cancelled meanwhile
         leaves the append in the queue."""
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         append.done = done
+        self._unsettled.setdefault(append.key, set()).add(done)
         self._waiting.append(append)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_waiting())
-        return await done
+        # A caller that is cancelled does not cancel the append: `settled` waits for it.
+        return await asyncio.shield(done)
+
+    async def settled(self, key: str) -> None:
+        """Returns when each append to this journal that was put before has its outcome, also those whose
+        callers were cancelled."""
+        if unsettled := self._unsettled.get(key):
+            await asyncio.wait(set(unsettled))
 
     async def close(self) -> None:
         """Returns when nothing waits any more."""
@@ -54,14 +64,17 @@ class AppendQueue(Generic[A]):
                 for waiting in batch:
                     waiting.outcome = problem
             for waiting in batch:
-                _tell(waiting)
+                self._tell(waiting)
 
-
-def _tell(waiting: QueuedAppend) -> None:
-    done = waiting.done
-    if done is None or done.cancelled():
-        return
-    if isinstance(waiting.outcome, int):
-        done.set_result(waiting.outcome)
-    else:
-        done.set_exception(waiting.outcome)
+    def _tell(self, waiting: A) -> None:
+        done = waiting.done
+        assert done is not None, "it was put"
+        if isinstance(waiting.outcome, int):
+            done.set_result(waiting.outcome)
+        else:
+            done.set_exception(waiting.outcome)
+            done.exception()  # its caller may have been cancelled: asyncio would report it once more
+        unsettled = self._unsettled[waiting.key]
+        unsettled.discard(done)
+        if not unsettled:
+            del self._unsettled[waiting.key]

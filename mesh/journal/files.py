@@ -61,9 +61,12 @@ class FileJournal:
 
     async def append(self, shard: int, epoch: int, append: Append) -> int:
         lines = b"".join(encode(event) + b"\n" for event in append.events)
-        return await self._queue.put(_WaitingAppend(shard=shard, epoch=epoch, append=append, lines=lines))
+        return await self._queue.put(
+            _WaitingAppend(key=append.conversation_id, shard=shard, epoch=epoch, append=append, lines=lines)
+        )
 
     async def read(self, conversation_id: str) -> list[AnyEvent]:
+        await self._queue.settled(conversation_id)
         try:
             return await self._run(lambda: self._files.read(conversation_id))
         except OSError as problem:

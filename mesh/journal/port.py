@@ -52,7 +52,8 @@ class Journal(Protocol):
         ...
 
     async def read(self, conversation_id: str) -> list[AnyEvent]:
-        """Returns the whole journal, in order and durable; an empty list if there is none. Raises
+        """Returns the whole journal, in order and durable; an empty list if there is none. It waits for the
+        appends of this object that were called before, also if their callers were cancelled. Raises
         `JournalDamaged`, or another `JournalError` if the storage fails."""
         ...
 

@@ -12,7 +12,14 @@ from functools import partial
 
 import msgspec
 
-from mesh.core.errors import JournalError, NodeLost, StaleEpoch, Unavailable, WrongSequence
+from mesh.core.errors import (
+    JournalError,
+    JournalRefused,
+    NodeLost,
+    StaleEpoch,
+    Unavailable,
+    WrongSequence,
+)
 from mesh.core.events import AnyEvent, Completed, Error, NodeCompleted, Paused, ToolResult, moment
 from mesh.core.places import Place
 from mesh.keeper.loaded_conversation import LoadedConversation, PassUnderWay
@@ -103,6 +110,7 @@ class Driver:
     async def run_to_completion(self, loaded: LoadedConversation) -> None:
         """Runs passes until the open turn ends or waits for a person. A caller may be cancelled: the
         turn goes on."""
+        loaded.check_current()
         while loaded.needs_pass:
             await asyncio.shield(self.start(loaded))
 
@@ -127,10 +135,13 @@ class Driver:
         record. Trouble with the journal is waited out in the same way."""
         trouble: _Trouble | None = None
         while loaded.needs_pass:
+            was_refused = bool(loaded.refused_because)
             try:
                 await self._pass_or_end(loaded, trouble)
                 trouble = None
             except (Unavailable, JournalError) as problem:
+                if was_refused and isinstance(problem, JournalRefused):
+                    raise  # not even the end of the turn can be journaled
                 if isinstance(problem, StaleEpoch | WrongSequence):
                     raise  # what is loaded is not the journal any more: the shard drops it, or is left
                 if loaded.is_journal_failing and await loaded.drop_held_message():

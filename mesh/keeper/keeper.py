@@ -171,6 +171,7 @@ class Keeper:
         denial: Callable[[PolicyCall, str, int, str], Awaitable[Verdict | None]],
         on_fenced: Callable[[], None] = lambda: None,
         listing: Listing | None = None,
+        recovering: asyncio.Semaphore | None = None,
     ) -> None:
         self._journal = journal
         self._settings = settings
@@ -203,7 +204,12 @@ class Keeper:
             settings.startable,
             settings.intervene,
         )
-        self._recovery = Recovery(self._shard, self._driver, self._grants, settings.max_recovering)
+        self._recovery = Recovery(
+            self._shard,
+            self._driver,
+            self._grants,
+            recovering or asyncio.Semaphore(settings.max_recovering),
+        )
 
     async def start(self) -> None:
         """Takes the shard over and goes on with every turn that was left open."""
@@ -454,9 +460,11 @@ class Keeper:
         loaded.waiting_messages += 1
         try:
             async with loaded.turn_lock:
-                return await self._begin_turn(loaded, request)
+                if not loaded.is_dropped:
+                    return await self._begin_turn(loaded, request)
         finally:
             loaded.waiting_messages -= 1
+        return await self._send_message(request)  # the conversation was read again meanwhile
 
     async def _message_while_waiting(self, loaded: LoadedConversation, request: SendMessage) -> TurnReply:
         """A message does not start a turn while an approval is pending. A request that carries a token may
@@ -652,9 +660,12 @@ class Keeper:
             return turn_answer(loaded.conversation)
         try:
             await loaded.append(())
-        except JournalError:
-            await loaded.drop_held_message()  # a message that is refused must not run later
-            raise
+        except JournalError as problem:
+            if await loaded.drop_held_message():  # a message that is refused must not run later
+                raise
+            if loaded.is_unsure:
+                raise loaded.nobody_knows(problem) from None
+            # It is durable by now.
         return TurnAccepted(view(loaded.conversation), loaded.conversation.turn, before)
 
     # -- requests that come again

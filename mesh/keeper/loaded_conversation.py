@@ -151,7 +151,8 @@ class LoadedConversation:
         self.refused_because = (
             ""  # why the journal does not take something of the newest turn, and never will
         )
-        self.is_dropped = False  # whether it may differ from its journal, and another one takes its place
+        self.is_dropped = False  # see `drop`
+        self._dropped_because = ""
         self._is_behind = False  # whether its journal may have more than what is in memory
         self._lists_ahead = lists_ahead
         # With `lists_ahead`: the conversation with the events that are being appended. A fold of its own, so
@@ -253,6 +254,29 @@ class LoadedConversation:
         if self.running_pass is not None and not self.running_pass.cancelling():
             self.running_pass.cancel()
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether its journal may have more than what is in memory."""
+        return self._is_behind or self.is_dropped
+
+    def nobody_knows(self, problem: JournalError) -> WrongSequence:
+        """The error for a sender whose message may be in the journal, or not."""
+        what = "nobody knows whether the message was journaled; send the same again, with its Idempotency-Key"
+        return WrongSequence(f"conversation {self.conversation.id}: {what}: {problem}")
+
+    def check_current(self) -> None:
+        """Raises `WrongSequence` if another object has taken the place of this one."""
+        if self.is_dropped:
+            what = f"is read again from its journal, because {self._dropped_because}"
+            raise WrongSequence(f"conversation {self.conversation.id} {what}; send the same again")
+
+    def drop(self, problem: WrongSequence) -> None:
+        """Goes on with nothing more: it may differ from its journal, and another object takes its place."""
+        self.is_dropped, self._dropped_because = True, str(problem)
+        self.held_message = None
+        self.close()
+        self.cancel_pass()
+
     def close(self) -> None:
         """Starts nothing more by itself."""
         if self._flush_timer is not None:
@@ -261,6 +285,7 @@ class LoadedConversation:
     def hold(self, message: UserMessage) -> None:
         """Opens a turn. The message becomes durable with the first append, or after `SEND_AHEAD_S`; at once
         where there is a watcher, which is to see it first."""
+        self.check_current()
         self.held_message = message
         self.refused_because = ""
         self._scopes = {}
@@ -274,6 +299,7 @@ class LoadedConversation:
         if self.audience.is_there:  # a watcher sees the message before what it leads to
             await self.append(())
         async with self._append_lock:
+            self.check_current()
             self.slots.lose_all()
             self._runs.begin_pass(self._new_run())
             self._late_results.clear()
@@ -322,6 +348,7 @@ class LoadedConversation:
         Raises `JournalError`.
         """
         async with self._append_lock:
+            self.check_current()
             if self._is_behind:
                 await self._catch_up()
             if not only_if():
@@ -351,7 +378,11 @@ class LoadedConversation:
 
     async def _catch_up(self) -> None:
         """Applies what an append has made durable whose caller was cancelled meanwhile."""
-        found = await self._journal.read(self.conversation.id)
+        try:
+            found = await self._journal.read(self.conversation.id)
+        except JournalError:
+            self.is_journal_failing = True
+            raise
         self._is_behind = False
         missed = [event for event in found if event.seq > self.conversation.seq]
         if missed:
@@ -359,6 +390,8 @@ class LoadedConversation:
             self._journaled(missed, 0)  # no size it could have: an index reads it again at the next start
             if held is not None and not self.conversation.has(held):
                 self.held_message = held  # it came after them
+            for event in self._with_spend(missed):
+                self.audience.show(event)
 
     def _apply(self, event: AnyEvent) -> None:
         conversation = self.conversation
@@ -669,8 +702,6 @@ class LoadedConversation:
         return any(event.place == ROOT for event in self.conversation.unheard(since, more))
 
     async def _write(self, conversation_id: str, events: Sequence[AnyEvent]) -> int:
-        if self.is_dropped:
-            raise WrongSequence(f"conversation {conversation_id} is read again from its journal; try again")
         try:
             entry = await self._entry_after(conversation_id, events) if self._lists_ahead else None
             append = Append(conversation_id, self.conversation.seq, events, entry)
@@ -682,8 +713,12 @@ class LoadedConversation:
                 self.refused_because = str(problem)
             self._on_failure(self, problem)
             raise
-        except asyncio.CancelledError:
-            self._ahead, self._is_behind = None, bool(self.conversation.id)
+        except BaseException:
+            # Cancelled, most likely: the append goes on, and what becomes of it is in the journal.
+            self._ahead, self._is_behind = None, True
+            if not self.conversation.id:
+                cancelled = WrongSequence(f"conversation {conversation_id}: its creation was cancelled")
+                self._on_failure(self, cancelled)
             raise
         self.is_journal_failing = False
         return size
@@ -715,8 +750,10 @@ class LoadedConversation:
 
     async def drop_held_message(self) -> bool:
         """Forgets a message that could not be made durable, so that its sender can be refused. Returns False
-        if it is durable by now."""
+        if it is durable by now, or nobody knows (`is_unsure`)."""
         async with self._append_lock:
+            if self.is_unsure:
+                return False
             dropped, self.held_message = self.held_message is not None, None
             if dropped:  # a pass for it may still run, and the next message opens a turn of the same number
                 self._runs.begin_pass(self._new_run())

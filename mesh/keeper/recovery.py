@@ -16,16 +16,16 @@ _log = logging.getLogger("mesh.keeper")
 
 
 class Recovery:
-    """``most_at_once`` bounds how many turns are recovered beside each other: after a crash all of them would
-    want to run their passes in the same moment."""
+    """``places`` bounds how many turns are recovered beside each other: after a crash all of them would want
+    to run their passes in the same moment. The shards of a process share them."""
 
-    def __init__(self, shard: Shard, driver: Driver, grants: Grants, most_at_once: int) -> None:
+    def __init__(self, shard: Shard, driver: Driver, grants: Grants, places: asyncio.Semaphore) -> None:
         self._shard = shard
         self._driver = driver
         self._grants = grants
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_closed = False
-        self._places = asyncio.Semaphore(most_at_once)
+        self._places = places
 
     def start(self, conversation_id: str) -> None:
         """Goes on with the open turn of a conversation, if there is one, in the background."""

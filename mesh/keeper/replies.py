@@ -19,6 +19,7 @@ from mesh.core.errors import (
     Conflict,
     JournalDamaged,
     JournalError,
+    JournalRefused,
     MeshError,
     NotFound,
     TooLarge,
@@ -152,6 +153,7 @@ _Kind = Literal[
     "too_many_requests",
     "unavailable",
     "journal_damaged",
+    "journal_refused",
     "journal_error",
 ]
 _ERRORS: dict[_Kind, type[MeshError]] = {
@@ -163,6 +165,7 @@ _ERRORS: dict[_Kind, type[MeshError]] = {
     "too_many_requests": TooManyRequests,
     "unavailable": Unavailable,
     "journal_damaged": JournalDamaged,
+    "journal_refused": JournalRefused,
     "journal_error": JournalError,
 }
 

@@ -61,6 +61,7 @@ class Shard:
         self._epoch = 0
         self._run_numbers = count()
         self._loaded: OrderedDict[str, LoadedConversation] = OrderedDict()
+        self._leaving: set[asyncio.Task[None]] = set()  # the drivers of conversations that were dropped
         self._loading: dict[str, asyncio.Task[LoadedConversation]] = {}
         self._index = index
         self._snapshots = Snapshots(journal, f"index2_{number}.json", index) if index else None
@@ -82,7 +83,7 @@ class Shard:
 
     async def close(self) -> None:
         """Stops the drivers (their turns stay open) and writes what is only derived."""
-        drivers = [loaded.driver for loaded in self._loaded.values() if loaded.driver]
+        drivers = [*self._leaving, *(each.driver for each in self._loaded.values() if each.driver)]
         for driver in drivers:
             driver.cancel()
         await asyncio.gather(*drivers, return_exceptions=True)
@@ -110,8 +111,12 @@ class Shard:
             task.add_done_callback(lambda _: self._loading.pop(conversation_id, None))
             self._loading[conversation_id] = task
         loaded = await asyncio.shield(self._loading[conversation_id])
-        # It may have been unloaded between the end of the task and now.
-        return self._loaded.setdefault(conversation_id, loaded)
+        # It may have been unloaded, or dropped, between the end of the task and now.
+        return (
+            await self.get(conversation_id)
+            if loaded.is_dropped
+            else self._loaded.setdefault(conversation_id, loaded)
+        )
 
     async def flush(self) -> None:
         """Makes every message durable that is held."""
@@ -220,7 +225,10 @@ class Shard:
         if isinstance(problem, StaleEpoch):
             self._on_fenced()
         if isinstance(problem, WrongSequence) and not loaded.is_dropped:
-            loaded.is_dropped = True
+            loaded.drop(problem)
+            if loaded.driver is not None and not loaded.driver.done():
+                self._leaving.add(loaded.driver)
+                loaded.driver.add_done_callback(self._leaving.discard)
             # By identity: one that was dropped before must not drop the one that took its place.
             for conversation_id in [i for i, each in self._loaded.items() if each is loaded]:
                 del self._loaded[conversation_id]

@@ -14,7 +14,7 @@ from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.net.backoff import Backoff
 from mesh.push.port import EventNotifications
 from mesh.push.sender import WebhookSender
-from mesh.push.service import MAX_PER_KEEPER, PushNotifications
+from mesh.push.service import PushNotifications
 from mesh.push.webhook import A2aVersion
 from mesh.runtime.logs import fields
 from mesh.store.chosen import shards_of
@@ -26,7 +26,7 @@ from mesh.tree.turn import Tree
 
 _MOST_LOADED = 5_000
 _MOST_RECOVERING = 256
-"""The bounds of a process, which its shards share."""
+"""The bounds of a process."""
 _STARTING = Backoff(first_s=0.2, longest_s=5.0)
 _log = logging.getLogger("mesh.keeper")
 
@@ -52,10 +52,20 @@ class KeeperHost:
         self._sender = sender
         self._on_fenced = on_fenced
         self._keepers: dict[int, Keeper] = {}
+        # Bounds of the process, which its shards share.
+        self._recovering = asyncio.Semaphore(_MOST_RECOVERING)
+        self._pushes: dict[int, PushNotifications] = {}
 
     async def start(self) -> None:
         """Takes the shards over, and goes on with their open turns. Waits while the store does not answer."""
-        await asyncio.gather(*(self._take(number) for number in self._numbers))
+        takes = [asyncio.create_task(self._take(number)) for number in self._numbers]
+        try:
+            await asyncio.gather(*takes)
+        except BaseException:  # what was taken is closed by `close`; nothing more is taken
+            for take in takes:
+                take.cancel()
+            await asyncio.gather(*takes, return_exceptions=True)
+            raise
 
     def shard(self, number: int) -> Keeper:
         """The keeper of one of the shards."""
@@ -78,6 +88,9 @@ class KeeperHost:
                 _log.warning("event=store_away shard=%d %s", number, fields(message=problem))
                 await keeper.close()
                 await asyncio.sleep(delay)
+            except BaseException:
+                await keeper.close()
+                raise
             else:
                 self._keepers[number] = keeper
                 return
@@ -93,8 +106,9 @@ class KeeperHost:
             _render,
             config.card.push_hosts,
             on_fenced=self._on_fenced,
-            most=max(1, MAX_PER_KEEPER // share),
+            count=self._webhooks,
         )
+        self._pushes[number] = push
         return Keeper(
             number,
             self.shards,
@@ -106,7 +120,12 @@ class KeeperHost:
             NewestPolicy(config).denial,
             self._on_fenced,
             store.listing(number),
+            self._recovering,
         )
+
+    def _webhooks(self) -> int:
+        """How many webhooks there are in this process."""
+        return sum(push.count() for push in self._pushes.values())
 
 
 async def kept_when_there(
@@ -124,7 +143,7 @@ async def kept_when_there(
 
 
 def settings_of(config: Config, share: int = 1) -> KeeperSettings:
-    """What a keeper needs to know of an agent. ``share`` keepers share the bounds of their process."""
+    """What a keeper needs to know of an agent. ``share`` keepers are in its process."""
     return KeeperSettings(
         agent=config.name,
         digest=config.digest,
@@ -139,7 +158,6 @@ def settings_of(config: Config, share: int = 1) -> KeeperSettings:
         turn_timeout_s=config.limits.turn_timeout_s,
         max_queue_per_conversation=config.limits.max_queue_per_conversation,
         max_loaded=max(1, _MOST_LOADED // share),
-        max_recovering=max(1, _MOST_RECOVERING // share),
         agents_at_once=config.limits.agents_at_once,
     )
 

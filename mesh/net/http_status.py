@@ -5,6 +5,7 @@ from mesh.core.errors import (
     Conflict,
     JournalDamaged,
     JournalError,
+    JournalRefused,
     MeshError,
     NotFound,
     TooLarge,
@@ -19,6 +20,7 @@ _STATUSES: dict[type[MeshError], int] = {
     TooLarge: 413,
     TooManyRequests: 429,
     JournalDamaged: 500,
+    JournalRefused: 500,
     # Something that the mesh depends on failed: a tool session, for instance.
     MeshError: 502,
     Unavailable: 503,

@@ -36,8 +36,9 @@ _log = logging.getLogger("mesh.push")
 class PushNotifications:
     """The push notifications of one shard. Call `open` first.
 
-    ``most`` bounds the webhooks, by default at `MAX_PER_KEEPER`. ``render`` writes the notifications.
-    ``named`` are hosts that may have private addresses. ``store`` and ``sender`` are closed by the caller.
+    ``count`` returns how many webhooks the process has, where it has those of other shards too. ``render``
+    writes the notifications. ``named`` are hosts that may have private addresses. ``store`` and ``sender``
+    are closed by the caller.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class PushNotifications:
         named: Collection[str] = (),
         policy: RetryPolicy = RetryPolicy(),  # noqa: B008 - it is immutable
         on_fenced: Callable[[], None] = lambda: None,
-        most: int | None = None,
+        count: Callable[[], int] | None = None,
     ) -> None:
-        self._most = MAX_PER_KEEPER if most is None else most
+        self._count = count or self.count
         self._named = named
         self._journal = journal
         self._webhooks = WebhookRegistry(shard, store, on_fenced)
@@ -62,6 +63,10 @@ class PushNotifications:
         self._idle: dict[str, None] = {}
         self._checking: asyncio.Task[None] | None = None
         self._checked = asyncio.Event()
+
+    def count(self) -> int:
+        """Returns the number of webhooks."""
+        return len(self._webhooks)
 
     async def open(self, epoch: int, owns: Callable[[str], bool]) -> None:
         """Takes over the shard and resumes delivery. Raises `StaleEpoch`."""
@@ -140,13 +145,13 @@ class PushNotifications:
         if len(self._webhooks.of(conversation_id)) >= MAX_PER_CONVERSATION:
             most = f"{MAX_PER_CONVERSATION} push notification configs"
             raise BadRequest(f"conversation {conversation_id} has {most} already; delete one")
-        if len(self._webhooks) < self._most:
+        if self._count() < MAX_PER_KEEPER:
             return
         for idle in self._idle:
             if not self._deliveries.is_busy(idle):
                 await self._drop(idle)
                 return
-        raise TooManyRequests(f"{self._most} push notification configs wait for news here; try again", 60)
+        raise TooManyRequests(f"{MAX_PER_KEEPER} push notification configs wait for news here; try again", 60)
 
     async def _drop(self, conversation_id: str) -> None:
         self._idle.pop(conversation_id, None)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from mesh.store.postgres.migrate import migrate
@@ -99,6 +100,28 @@ def test_what_waits_for_a_person_goes_on_after_the_keepers_died_and_then_everyth
     assert database.execute(url, GAPS) == []
 
 
+def test_one_stream_follows_the_conversations_of_all_shards_and_resumes(world: World) -> None:
+    with (
+        httpx.Client(base_url=world.mesh.url, timeout=60) as api,
+        api.stream("GET", "/events?type=conversation_created") as stream,
+    ):
+        lines = stream.iter_lines()
+        created = {api.post("/conversations", json={}).json()["conversation"]["id"] for _ in range(16)}
+        seen: set[str] = set()
+        last = ""
+        while not created <= seen:
+            line = next(lines)
+            if line.startswith("id:"):
+                last = line.removeprefix("id:").strip()
+            if line.startswith("data:"):
+                seen.add(json.loads(line.removeprefix("data:"))["conversation_id"])
+        more = api.post("/conversations", json={}).json()["conversation"]["id"]
+        resumed = {"Last-Event-ID": last}
+        with api.stream("GET", "/events?type=conversation_created", headers=resumed) as again:
+            found = next(line for line in again.iter_lines() if line.startswith("data:"))
+            assert json.loads(found.removeprefix("data:"))["conversation_id"] == more
+
+
 def test_lists_are_shown_while_every_keeper_is_away(world: World) -> None:
     with Client(world.mesh.url) as client:
         created = client.post("/conversations", {})[1]["conversation"]["id"]
@@ -135,8 +158,6 @@ def test_a_decision_that_meets_a_dead_database_is_taken_once_it_is_back(
 def test_while_the_database_is_silent_requests_get_503_and_what_to_do(
     world: World, database: PostgresServer
 ) -> None:
-    import httpx
-
     with httpx.Client(base_url=world.mesh.url, timeout=60) as api:
         created = api.post("/conversations", json={}).json()["conversation"]["id"]
         with frozen(database):

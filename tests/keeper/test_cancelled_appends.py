@@ -79,3 +79,35 @@ async def test_a_message_that_is_held_meanwhile_is_not_taken_for_one_of_them() -
     kinds = [type(event) for event in await journal.read(conversation.conversation.id)]
     assert kinds == [ConversationCreated, UserMessage, Error, UserMessage]
     conversation.close()
+
+
+async def test_a_watcher_is_shown_what_a_cancelled_append_made_durable() -> None:
+    journal = SlowJournal()
+    conversation = await loaded(journal, lambda _: None)
+    shown = list[AnyEvent]()
+    conversation.audience.show = shown.append  # type: ignore[method-assign]
+    journal.is_slow = True
+    append = asyncio.create_task(conversation.append([UserMessage(turn=1, text="hi")]))
+    await asyncio.wait_for(journal.arrived.wait(), 30)
+    append.cancel()
+    await asyncio.wait({append})
+    journal.is_slow = False
+    await conversation.append([Error(turn=1, message="over")])
+    assert [event.seq for event in shown] == [2, 3]
+
+
+async def test_a_message_that_a_cancelled_append_may_have_journaled_is_not_said_to_be_dropped() -> None:
+    journal = SlowJournal()
+    conversation = await loaded(journal, lambda _: None)
+    conversation.hold(UserMessage(turn=1, text="hi"))
+    journal.is_slow = True
+    append = asyncio.create_task(conversation.append(()))
+    await asyncio.wait_for(journal.arrived.wait(), 30)
+    append.cancel()
+    await asyncio.wait({append})
+    assert not await conversation.drop_held_message()
+    journal.is_slow = False
+    await conversation.append(())
+    assert len(await journal.read(conversation.conversation.id)) == 2
+    assert conversation.held_message is None
+    conversation.close()

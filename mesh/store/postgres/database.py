@@ -88,14 +88,16 @@ class Database:
         finally:
             self._places.release()
 
-    async def rows(self, text: str, *parameters: object) -> list[tuple[object, ...]]:
+    async def rows(
+        self, text: str, *parameters: object, within_s: float = WITHIN_S
+    ) -> list[tuple[object, ...]]:
         """The rows of one statement. Raises as `run` does."""
 
         async def select(connection: AsyncConnection[tuple[object, ...]]) -> list[tuple[object, ...]]:
             cursor = await connection.execute(self.sql(text), parameters)
             return await cursor.fetchall() if cursor.description else []
 
-        return await self.run(select)
+        return await self.run(select, within_s)
 
     @property
     def shown(self) -> str:
@@ -105,28 +107,36 @@ class Database:
     async def close(self) -> None:
         """Closes the connections that nobody uses; the others close when their statement has ended."""
         self._is_closed = True
-        while self._idle:
-            await self._idle.pop().close()
+        await self._close_idle()
         if self._abandoned:
             await asyncio.wait(self._abandoned, timeout=_TRY_WITHIN_S)
 
     async def _tried(self, work: Work[T], deadline: float) -> T:
-        was_sent = False
+        was_sent = is_unsure = False
         for delay in _RETRYING.delays():
+            if self._is_closed:
+                raise StoreAway(f"{self.shown}: the store was closed", was_sent=was_sent)
             try:
                 connection = await self._connection(deadline)
                 was_sent = True
                 return await self._try(work, connection, deadline)
             except (psycopg.Error, OSError, TimeoutError) as problem:
-                if not _passes(problem):
+                await self._close_idle()  # they may be as dead as that one
+                # What is refused after a try whose end is not known may have been done by that one.
+                if not _passes(problem) and not is_unsure:
                     sqlstate = getattr(problem, "sqlstate", None) or ""
                     raise StatementRefused(f"{self.shown}: {_told(problem)}", sqlstate) from None
-                if time.monotonic() + delay >= deadline:
+                is_unsure = is_unsure or was_sent
+                if not _passes(problem) or time.monotonic() + delay >= deadline:
                     raise StoreAway(
                         f"{self.shown} does not answer: {_told(problem)}", was_sent=was_sent
                     ) from None
             await asyncio.sleep(delay)
         raise AssertionError("delays are without end")
+
+    async def _close_idle(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
 
     async def _try(
         self, work: Work[T], connection: AsyncConnection[tuple[object, ...]], deadline: float
@@ -179,6 +189,8 @@ class Database:
 
 async def connect(url: str) -> AsyncConnection[tuple[object, ...]]:
     """A new connection. Raises what psycopg does, without the URL."""
+    if wrong := problem_of(url):  # before libpq says it, with what the URL has
+        raise StatementRefused(f"the URL of the store {wrong}")
     conninfo = make_conninfo(url, **_options(url))
     return await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
 

@@ -5,7 +5,8 @@ all. Each has a name of its own, by which the database knows one that is sent ag
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -16,7 +17,7 @@ from mesh.journal.append_queue import AppendQueue, QueuedAppend
 from mesh.journal.listing import ListingEntry
 from mesh.journal.port import Append
 from mesh.store.postgres.agent_rows import AgentRow, HeldShard, held_elsewhere
-from mesh.store.postgres.database import Database
+from mesh.store.postgres.database import WITHIN_S, Database
 
 _READ = "select line from {schema}.event where agent = %s and conversation = %s order by seq"
 _TYPES = (
@@ -26,11 +27,15 @@ _TYPES = (
 )
 _APPEND = f"select * from {{schema}}.append_1({', '.join(f'%s::{each}' for each in _TYPES)})"
 _MOST_CONTEXT = 128
+_PART_SIZE = 16 * 1024 * 1024
+"""How many characters of events one statement has, unless a single append has more."""
 
 
 class _Waiting(QueuedAppend):
-    """An append with what the statement needs of it."""
+    """An append with what the statement needs of it. Nobody waits for it after ``deadline``, of the monotonic
+    clock."""
 
+    deadline: float
     shard: int
     held: HeldShard
     append: Append
@@ -56,7 +61,14 @@ class PostgresJournal:
         lines = [encode(event).decode() for event in append.events]
         held = self._agent.held(shard, epoch)
         waiting = _Waiting(
-            shard=shard, held=held, append=append, name=secrets.token_hex(8), lines=lines, entry=append.entry
+            key=append.conversation_id,
+            deadline=time.monotonic() + WITHIN_S,
+            shard=shard,
+            held=held,
+            append=append,
+            name=secrets.token_hex(8),
+            lines=lines,
+            entry=append.entry,
         )
         await self._queue.put(waiting)
         return append.after + len(append.events)
@@ -64,6 +76,7 @@ class PostgresJournal:
     async def read(self, conversation_id: str) -> list[AnyEvent]:
         if not is_id(conversation_id):
             return []
+        await self._queue.settled(conversation_id)
         agent = await self._agent.get()
         rows = await self._database.rows(_READ, agent.id, conversation_id)
         events: list[AnyEvent] = []
@@ -92,6 +105,10 @@ class PostgresJournal:
 
     async def _write(self, batch: Sequence[_Waiting]) -> None:
         """Gives each append of a batch its outcome."""
+        for part in _parts(batch):
+            await self._write_part(part)
+
+    async def _write_part(self, batch: Sequence[_Waiting]) -> None:
         try:
             await self._send(batch)
         except JournalRefused as problem:
@@ -99,7 +116,7 @@ class PostgresJournal:
                 batch[0].outcome = JournalRefused(f"conversation {_id(batch[0])}: {problem}")
                 return
             for each in batch:  # one that is refused keeps no other from it
-                await self._write([each])
+                await self._write_part([each])
         except StoreAway as problem:
             for each in batch:
                 each.outcome = _unknown(each, problem) if problem.was_sent else _away(each, problem)
@@ -109,7 +126,11 @@ class PostgresJournal:
 
     async def _send(self, batch: Sequence[_Waiting]) -> None:
         agent = await self._agent.get()
-        rows = await self._appends.rows(_APPEND, *_parameters(agent.id, batch))
+        within_s = max(each.deadline for each in batch) - time.monotonic()
+        if within_s <= 0:  # they waited for others, which the database did not answer either
+            raise StoreAway(f"{self._database.shown} did not answer for {WITHIN_S:g} s", was_sent=False)
+        parameters = _parameters(agent.id, batch)
+        rows = await self._appends.rows(_APPEND, *parameters, within_s=within_s)
         for each, (outcome,) in zip(batch, rows, strict=True):
             if outcome == "stale":
                 each.outcome = held_elsewhere(each.shard, each.held.epoch)
@@ -118,6 +139,20 @@ class PostgresJournal:
                     f"conversation {_id(each)}: its journal is at event {outcome}, "
                     f"the writer believed {each.append.after}"
                 )
+
+
+def _parts(batch: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
+    """A batch in parts that are not larger than a statement should be, in their order."""
+    part: list[_Waiting] = []
+    size = 0
+    for each in batch:
+        added = sum(map(len, each.lines))
+        if part and size + added > _PART_SIZE:
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += added
+    yield part
 
 
 def _parameters(agent: int, batch: Sequence[_Waiting]) -> list[object]:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from mesh.core.errors import BadRequest, JournalDamaged, JournalError, MeshError
+from mesh.core.errors import BadRequest, JournalDamaged, JournalError, MeshError, StoreAway
 from mesh.core.events import now
 from mesh.net.backoff import Backoff
 from mesh.policy.book import Entries, Entry, present
 from mesh.policy.grants import Grant
 from mesh.runtime.logs import fields
 from mesh.store.postgres.agent_rows import AgentRow
-from mesh.store.postgres.database import Database
+from mesh.store.postgres.database import WITHIN_S, Database
 
 MAX_ENTRIES = 200_000
 _WRITE_WITHIN_S = 30.0
@@ -41,7 +41,6 @@ class PostgresGrantBook:
         self._agent = agent
         self._entries = Entries()
         self._count = 0
-        self._last: Entry | None = None
         self._problem = ""
         # One after the other: two reads at once would both take the same entries in.
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
@@ -77,25 +76,40 @@ class PostgresGrantBook:
         return ended[0]
 
     async def _read(self) -> Entries:
-        async with self._reading:
-            agent = await self._agent.get()
-            for number, text in await self._database.rows(_READ, agent.id, self._count):
-                if number != self._count + 1:
-                    raise JournalDamaged(f"{self._database.shown}: grant entry {self._count + 1} is missing")
-                try:
-                    entry = _decode(str(text))
-                except ValueError as problem:
-                    why = str(problem)[:200]
-                    raise JournalDamaged(
-                        f"{self._database.shown}: grant entry {number} is damaged: {why}"
-                    ) from None
-                self._entries.take(entry)
-                self._count, self._last = number, entry
-            return self._entries
+        await self._read_newer()
+        return self._entries
+
+    async def _read_newer(self) -> list[Entry]:
+        """Takes in what is newer than what was read, and returns it."""
+        try:
+            async with asyncio.timeout(WITHIN_S), self._reading:
+                return await self._take_newer()
+        except TimeoutError:
+            raise StoreAway(
+                f"{self._database.shown} did not answer for {WITHIN_S:g} s", was_sent=False
+            ) from None
+
+    async def _take_newer(self) -> list[Entry]:
+        newer: list[Entry] = []
+        agent = await self._agent.get()
+        for number, text in await self._database.rows(_READ, agent.id, self._count):
+            if number != self._count + 1:
+                raise JournalDamaged(f"{self._database.shown}: grant entry {self._count + 1} is missing")
+            try:
+                entry = _decode(str(text))
+            except ValueError as problem:
+                why = str(problem)[:200]
+                raise JournalDamaged(
+                    f"{self._database.shown}: grant entry {number} is damaged: {why}"
+                ) from None
+            self._entries.take(entry)
+            self._count = number
+            newer.append(entry)
+        return newer
 
     async def _write(self, entry_for: Callable[[Entries], Entry | None]) -> None:
         deadline = time.monotonic() + _WRITE_WITHIN_S
-        async with self._writing:
+        async with asyncio.timeout(2 * _WRITE_WITHIN_S), self._writing:
             entry = entry_for(await self._read())
             for delay in _COLLIDED.delays():
                 if entry is None or await self._add(entry):
@@ -115,6 +129,4 @@ class PostgresGrantBook:
         agent, number = await self._agent.get(), self._count + 1
         if await self._database.rows(_ADD, agent.id, number, _encode(entry).decode()):
             return True
-        before = self._count
-        await self._read()
-        return self._count == before + 1 and self._last == entry
+        return entry in await self._read_newer()

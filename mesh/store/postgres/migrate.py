@@ -1,5 +1,6 @@
 """The schema of the store: numbered files of SQL, each applied once."""
 
+import asyncio
 from importlib.resources import files
 
 import psycopg
@@ -12,6 +13,7 @@ UNDEFINED = ("42P01", "3F000", "42883")
 _LOCK = 7_262_114_310
 """The number of the lock that keeps two migrations of one database apart."""
 _WAIT = "30s"
+_WITHIN_S = 1800.0
 
 
 def migrations() -> dict[int, str]:
@@ -57,8 +59,11 @@ async def migrate(url: str, namespace: str) -> list[int]:
         raise MeshError(f"{database.shown} does not answer: {_first_line(problem)}") from None
     async with connection:
         try:
-            await check(connection, database.shown)
-            return await _apply(connection, database)
+            async with asyncio.timeout(_WITHIN_S):
+                await check(connection, database.shown)
+                return await _apply(connection, database)
+        except TimeoutError:
+            raise MeshError(f"{database.shown}: did not migrate within {_WITHIN_S:g} s") from None
         except psycopg.Error as problem:
             raise MeshError(f"{database.shown}: cannot migrate: {_first_line(problem)}") from None
 
