@@ -17,28 +17,17 @@ from mesh.core.events import (
 )
 from mesh.core.ids import approval_id, id_suffix, new_id
 from mesh.core.view import ConversationSummary
-from mesh.journal.index import Index
 from mesh.journal.listing import Listing, Selection
 from tests.worlds.stores import DATABASES, Listed, Stores, created, fixture_of, following, turn
 
 stores = fixture_of("memory", *DATABASES)
 databases = fixture_of(*DATABASES)
 ANY = Selection()
-asking_of_tables = pytest.mark.xfail(
-    strict=True, reason="the table has the root agent for each conversation in which one asks"
-)
 
 
 @pytest.fixture
 def listed(stores: Stores) -> Listed:
     return Listed(stores.one, 0)
-
-
-@pytest.fixture
-def listed_asking(listed: Listed, request: pytest.FixtureRequest) -> Listed:
-    if not isinstance(listed.listing, Index):
-        request.applymarker(asking_of_tables)
-    return listed
 
 
 def at(second: int) -> str:
@@ -270,22 +259,20 @@ async def test_the_first_deadline_of_each_conversation_is_known_until_it_is_deci
 
 
 async def test_agents_that_ask_for_what_may_be_remembered_for_good_are_known_with_their_conversations(
-    listed_asking: Listed,
+    listed: Listed,
 ) -> None:
     root, called, odd, once = new_id(), new_id(), new_id(), new_id()
-    await listed_asking.append(root, created(root), *asked(2, remember="always"))
-    await listed_asking.append(
-        called, created(called), *asked(2, remember="always", agent_path=("a", "größer"))
-    )
-    await listed_asking.append(odd, created(odd), *asked(2, remember="always", agent_path=('{"},NULL',)))
-    await listed_asking.append(once, created(once), *asked(2, remember="conversation"))
-    assert dict(await listed_asking.listing.asking()) == {"": [root], "größer": [called], '{"},NULL': [odd]}
-    await listed_asking.append(root, Completed(seq=5, turn=1, response=""))
-    await listed_asking.append(called, Completed(seq=5, turn=1, response=""))
-    assert dict(await listed_asking.listing.asking()) == {'{"},NULL': [odd]}
+    await listed.append(root, created(root), *asked(2, remember="always"))
+    await listed.append(called, created(called), *asked(2, remember="always", agent_path=("a", "größer")))
+    await listed.append(odd, created(odd), *asked(2, remember="always", agent_path=('{"},NULL',)))
+    await listed.append(once, created(once), *asked(2, remember="conversation"))
+    assert dict(await listed.listing.asking()) == {"": [root], "größer": [called], '{"},NULL': [odd]}
+    await listed.append(root, Completed(seq=5, turn=1, response=""))
+    await listed.append(called, Completed(seq=5, turn=1, response=""))
+    assert dict(await listed.listing.asking()) == {'{"},NULL': [odd]}
 
 
-async def test_several_agents_of_a_conversation_that_ask_are_all_known(listed_asking: Listed) -> None:
+async def test_several_agents_of_a_conversation_that_ask_are_all_known(listed: Listed) -> None:
     one, two = new_ids(2)
     for i in (one, two):
         question, first, _ = asked(2, remember="always")
@@ -296,8 +283,8 @@ async def test_several_agents_of_a_conversation_that_ask_are_all_known(listed_as
             )
             for seq, path in ((4, ("b",)), (5, ("b",)), (6, ("c",)))
         ]  # fmt: skip
-        await listed_asking.append(i, created(i), question, first, *more, Paused(seq=7, turn=1, run=1))
-    found = await listed_asking.listing.asking()
+        await listed.append(i, created(i), question, first, *more, Paused(seq=7, turn=1, run=1))
+    found = await listed.listing.asking()
     assert {agent: sorted(ids) for agent, ids in found.items()} == {
         "": [one, two],
         "b": [one, two],

@@ -1,5 +1,5 @@
-"""Appends of which nobody knows whether they were made, as when a database is lost meanwhile: the conversation
-is read again, nothing runs twice, and nobody is told something that is not so."""
+"""Appends of which nobody knows whether they were made, as when a database is lost meanwhile: the
+conversation is read again, nothing runs twice, and nobody is told something that is not so."""
 
 import asyncio
 

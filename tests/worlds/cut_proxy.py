@@ -121,6 +121,7 @@ class CutProxy:
 
     def _forget(self, connection: "_Connection", _: asyncio.Task[None]) -> None:
         self._connections.discard(connection)
+        connection.close()  # also if its task was cancelled before it began
 
     async def _refuse(self) -> None:
         if self._accepting is not None:
@@ -173,8 +174,12 @@ class _Connection:
                 way.cancel()
             if ways:
                 await asyncio.gather(*ways, return_exceptions=True)
-            self._client.close()
-            self._server.close()
+            self.close()
+
+    def close(self) -> None:
+        """Closes both sides."""
+        self._client.close()
+        self._server.close()
 
     def _reset(self) -> None:
         for side in (self._client, self._server):

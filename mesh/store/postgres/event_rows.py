@@ -4,6 +4,7 @@ Appends of all shards of this process that arrive while a statement runs go with
 all. Each has a name of its own, by which the database knows one that is sent again after its answer was lost.
 """
 
+import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,9 +77,16 @@ class PostgresJournal:
     async def read(self, conversation_id: str) -> list[AnyEvent]:
         if not is_id(conversation_id):
             return []
-        await self._queue.settled(conversation_id)
-        agent = await self._agent.get()
-        rows = await self._database.rows(_READ, agent.id, conversation_id)
+        deadline = time.monotonic() + WITHIN_S
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                await self._queue.settled(conversation_id)
+                agent = await self._agent.get()
+        except TimeoutError:
+            what = f"{self._database.shown} did not answer for {WITHIN_S:g} s"
+            raise StoreAway(f"conversation {conversation_id}: {what}", was_sent=False) from None
+        within_s = max(0.1, deadline - time.monotonic())
+        rows = await self._database.rows(_READ, agent.id, conversation_id, within_s=within_s)
         events: list[AnyEvent] = []
         for number, (line,) in enumerate(rows, 1):
             try:
@@ -176,8 +184,8 @@ def _parameters(agent: int, batch: Sequence[_Waiting]) -> list[object]:
         [column(summary.context_id or summary.session_id) for summary in summaries],
         [each.entry.needs_pass for each in batch],
         [each.entry.expires_at for each in batch],
-        # An empty array has no elements in PostgreSQL, one of an empty name has: a line break ends each name.
-        ["".join(f"{agent}\n" for agent in each.entry.asking) for each in batch],
+        # A dot before each name, so that the empty name of the root agent differs from no name.
+        ["\n".join(f".{agent}" for agent in each.entry.asking) for each in batch],
     ]
 
 

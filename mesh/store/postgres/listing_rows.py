@@ -84,7 +84,7 @@ class PostgresListing:
         text = f"select unnest(asking), id::text from {{schema}}.conversation where {where}"
         found: dict[str, list[str]] = {}
         for agent, id in await self._database.rows(text, *parameters):
-            found.setdefault(str(agent), []).append(str(id))
+            found.setdefault(str(agent)[1:], []).append(str(id))
         return found
 
     async def _entries(

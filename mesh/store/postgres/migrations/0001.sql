@@ -31,7 +31,8 @@ create table {schema}.event (
 );
 
 -- The listing. `seq` is the last event of the journal; `append` is the name of the last append, by which one
--- that is sent again is known; `entry` is what clients see in a list, the other columns are parts of it.
+-- that is sent again is known; `entry` is what clients see in a list, the other columns are parts of it. The
+-- names in `asking` begin with a dot each.
 create table {schema}.conversation (
     agent int not null,
     id uuid not null,
@@ -141,7 +142,7 @@ begin
                     agent_id, ids[place], shards[place], size, appends[place], entries[place],
                     suffixes[place], created[place], updated[place], statuses[place], states[place],
                     contexts[place], needs[place], expiries[place],
-                    array_remove(string_to_array(askings[place], chr(10)), null)
+                    string_to_array(askings[place], chr(10))
                 ) on conflict (agent, id) do update set
                     seq = afters[place] + size, append = excluded.append, entry = excluded.entry,
                     updated_at = excluded.updated_at, status = excluded.status,

@@ -1,0 +1,500 @@
+"""A database that is killed, frozen, cut off or refuses: nothing that was acknowledged is lost, nothing is
+there twice, and nobody waits for ever."""
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from mesh.core.errors import JournalError, JournalRefused, MeshError, NotFound, StaleEpoch, WrongSequence
+from mesh.core.events import AnyEvent, ApprovalRequired, Paused, UserMessage
+from mesh.core.ids import new_id
+from mesh.push.webhook import Webhook
+from mesh.store.postgres import database, event_rows
+from mesh.store.postgres.database import Database
+from mesh.store.postgres.migrate import migrate
+from mesh.store.postgres.postgres_store import PostgresStore
+from tests.policy.test_book import granted
+from tests.worlds.cut_proxy import CutProxy
+from tests.worlds.postgres import PostgresServer
+from tests.worlds.stores import NAMESPACE, created, following, migrated, postgres_store, turn
+
+WITHIN_S = 60
+ANSWERS_WITHIN_S = 16
+"""How long a caller waits for a store that does not answer, with some time for a busy machine."""
+WRITERS = 20
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def url(server: PostgresServer) -> AsyncIterator[str]:
+    async with migrated(server) as url:
+        yield url
+
+
+@pytest.fixture
+def proxy(server: PostgresServer) -> Iterator[CutProxy]:
+    with CutProxy(server.port) as proxy:
+        yield proxy
+        proxy.release()
+        # The connections of the stores that were closed; a proxy that ends while they do leaves sockets open.
+        deadline = time.monotonic() + WITHIN_S
+        while proxy.connections and time.monotonic() < deadline:
+            gc.collect()  # closes those whose start was given up
+            time.sleep(0.005)
+
+
+@pytest.fixture
+async def store(url: str, proxy: CutProxy) -> AsyncIterator[PostgresStore]:
+    """A store behind the proxy."""
+    store = postgres_store(proxy.url_of(url))
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def direct(url: str) -> AsyncIterator[PostgresStore]:
+    """The store of another process, which reaches the database."""
+    store = postgres_store(url)
+    yield store
+    await store.close()
+
+
+class Writer:
+    """Appends turns to a conversation of its own, as a keeper does: when nobody knows whether an append was
+    made, it reads the journal and goes on from there."""
+
+    def __init__(self, store: PostgresStore, epoch: int, progress: asyncio.Condition) -> None:
+        self.id = new_id()
+        self._progress = progress
+        self.acknowledged: list[AnyEvent] = []
+        self._store = store
+        self._epoch = epoch
+        self._events: list[AnyEvent] = []
+
+    async def write(self, until: asyncio.Event) -> None:
+        """Appends until then, and at least once more."""
+        is_last = False
+        while not is_last:
+            is_last = until.is_set()
+            await self._append()
+
+    async def _append(self) -> None:
+        new = turn(len(self._events) + 1) if self._events else [created(self.id)]
+        try:
+            await self._store.journal.append(0, self._epoch, following(self._events, new))
+        except WrongSequence:
+            await self._read()
+        except StaleEpoch:
+            raise
+        except JournalError:
+            return  # nothing was written
+        else:
+            self._events += new
+            self.acknowledged = [*self._events]
+            async with self._progress:
+                self._progress.notify_all()
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                self._events = await self._store.journal.read(self.id)
+                return
+            except JournalError:
+                continue
+
+    async def check(self, store: PostgresStore) -> None:
+        """All that was acknowledged is there once, in its order."""
+        found = await store.journal.read(self.id)
+        assert found[: len(self.acknowledged)] == self.acknowledged
+        assert [event.seq for event in found] == [*range(1, len(found) + 1)]
+        assert len(self.acknowledged) > 1
+
+
+async def write_through(store: PostgresStore, trouble: Callable[[], None], times: int) -> list[Writer]:
+    """Many write while there is trouble again and again, and until all is well."""
+    epoch = await store.journal.open(0)
+    progress, is_over = asyncio.Condition(), asyncio.Event()
+    writers = [Writer(store, epoch, progress) for _ in range(WRITERS)]
+    async with asyncio.timeout(WITHIN_S):
+        tasks = [asyncio.create_task(writer.write(is_over)) for writer in writers]
+        for _ in range(times):
+            await _half_go_on(writers, progress)
+            await asyncio.to_thread(trouble)
+        await _half_go_on(writers, progress)
+        is_over.set()
+        await asyncio.gather(*tasks)
+    return writers
+
+
+async def _half_go_on(writers: list[Writer], progress: asyncio.Condition) -> None:
+    """Returns when half of them have had something acknowledged from now on."""
+    before = [len(writer.acknowledged) for writer in writers]
+
+    def have_gone_on() -> bool:
+        pairs = zip(writers, before, strict=True)
+        return sum(len(writer.acknowledged) > number for writer, number in pairs) >= WRITERS // 2
+
+    async with progress:
+        await progress.wait_for(have_gone_on)
+
+
+async def check_all(writers: list[Writer], store: PostgresStore) -> None:
+    for writer in writers:
+        await writer.check(store)
+    listing = store.listing(0)
+    assert listing is not None
+    assert dict(await listing.counts()) == {"active": WRITERS}
+    assert {each.id for each in await listing.page(100, "", "")} == {writer.id for writer in writers}
+
+
+async def test_a_server_that_is_killed_and_started_again_loses_nothing(
+    server: PostgresServer, url: str, direct: PostgresStore
+) -> None:
+    def kill_and_start() -> None:
+        server.kill()
+        server.start()
+
+    store = postgres_store(url)
+    await check_all(await write_through(store, kill_and_start, 2), direct)
+    await store.close()
+
+
+async def test_connections_that_are_cut_lose_nothing_and_repeat_nothing(
+    store: PostgresStore, proxy: CutProxy, direct: PostgresStore
+) -> None:
+    await check_all(await write_through(store, proxy.cut, 10), direct)
+
+
+async def test_answers_that_are_lost_lose_nothing_and_repeat_nothing(
+    store: PostgresStore, proxy: CutProxy, direct: PostgresStore
+) -> None:
+    await check_all(await write_through(store, lambda: proxy.drop_answers(1), 10), direct)
+    assert proxy.dropped > 5
+
+
+async def test_an_append_whose_answer_is_lost_is_made_once_and_acknowledged(
+    store: PostgresStore, proxy: CutProxy
+) -> None:
+    epoch, i = await store.journal.open(0), new_id()
+    await store.journal.append(0, epoch, following([], [created(i)]))
+    proxy.drop_answers(1)
+    await store.journal.append(0, epoch, following([created(i)], turn(2)))
+    assert proxy.dropped == 1
+    assert await store.journal.read(i) == [created(i), *turn(2)]
+
+
+async def test_appends_to_one_conversation_at_once_whose_answer_is_lost_are_made_once(
+    store: PostgresStore, proxy: CutProxy
+) -> None:
+    epoch, i = await store.journal.open(0), new_id()
+    await store.journal.append(0, epoch, following([], [created(new_id())]))
+    before = [created(i), *turn(2)]
+    proxy.drop_answers(1)
+    outcomes = await asyncio.gather(
+        store.journal.append(0, epoch, following([], before[:1])),
+        store.journal.append(0, epoch, following(before[:1], before[1:])),
+        store.journal.append(0, epoch, following(before, turn(4))),
+        return_exceptions=True,
+    )
+    assert proxy.dropped == 1
+    # Only the name of the last one is known: nobody can tell of those before it whose they are.
+    assert all(isinstance(outcome, int | WrongSequence) for outcome in outcomes)
+    assert isinstance(outcomes[-1], int)
+    assert await store.journal.read(i) == [*before, *turn(4)]
+
+
+async def test_a_process_that_was_fenced_while_it_was_cut_off_writes_nothing_any_more(
+    store: PostgresStore, proxy: CutProxy, direct: PostgresStore
+) -> None:
+    epoch, i = await store.journal.open(0), new_id()
+    await store.push.open(0, epoch, lambda _: True)
+    await store.journal.append(0, epoch, following([], [created(i)]))
+    proxy.refuse()
+    proxy.cut()
+    held_up = asyncio.create_task(store.journal.append(0, epoch, following([created(i)], turn(2))))
+    newer = await direct.journal.open(0)
+    await direct.push.open(0, newer, lambda _: True)
+    proxy.accept()
+    with pytest.raises(StaleEpoch):
+        await held_up
+    with pytest.raises(StaleEpoch):
+        await store.push.put(0, epoch, i, [Webhook("w", "https://example.org/")])
+    assert await direct.journal.read(i) == [created(i)]
+    await direct.journal.append(0, newer, following([created(i)], turn(2)))
+    assert await direct.push.open(0, newer, lambda _: True) == {}
+
+
+async def everything_fails(store: PostgresStore, epoch: int, i: str) -> None:
+    """Each call gets an error within a bound, also if many wait for one connection."""
+    began = time.monotonic()
+    listing = store.listing()
+    assert listing is not None
+    outcomes = await asyncio.wait_for(
+        asyncio.gather(
+            store.journal.append(0, epoch, following([created(i)], turn(2))),
+            store.journal.open(1),
+            store.push.put(0, epoch, i, []),
+            store.versions.keep("d", "", {}),
+            store.grants.add(granted("1")),
+            *(store.journal.read(new_id()) for _ in range(8)),
+            *(listing.page(10, "", "") for _ in range(4)),
+            return_exceptions=True,
+        ),
+        WITHIN_S,
+    )
+    took = time.monotonic() - began
+    assert all(isinstance(outcome, JournalError) for outcome in outcomes), outcomes
+    assert isinstance(outcomes[0], WrongSequence)  # nobody knows
+    assert took < ANSWERS_WITHIN_S
+
+
+@pytest.mark.parametrize("trouble", ["black hole", "frozen"])
+async def test_a_database_that_does_not_answer_is_an_error_within_a_bound_and_all_goes_on_afterwards(
+    server: PostgresServer,
+    store: PostgresStore,
+    proxy: CutProxy,
+    direct: PostgresStore,
+    trouble: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    epoch, i = await store.journal.open(0), new_id()
+    await store.push.open(0, epoch, lambda _: True)
+    await store.journal.append(0, epoch, following([], [created(i)]))
+    if trouble == "frozen":  # the other one shows how long it takes in earnest
+        monkeypatch.setattr(event_rows, "WITHIN_S", 3.0)
+        monkeypatch.setitem(Database.rows.__kwdefaults__, "within_s", 3.0)
+        monkeypatch.setattr(database, "_TRY_WITHIN_S", 1.0)
+    begin, end = (proxy.hold, proxy.release) if trouble == "black hole" else (server.freeze, server.thaw)
+    begin()
+    try:
+        await everything_fails(store, epoch, i)
+    finally:
+        end()
+    async with asyncio.timeout(WITHIN_S):
+        found = await store.journal.read(i)
+        # What was held back may come through, but never after a later append.
+        events = found
+        while len(events) < 9:
+            try:
+                await store.journal.append(0, epoch, following(events, turn(len(events) + 1)))
+                events = [*events, *turn(len(events) + 1)]
+            except WrongSequence:
+                events = await store.journal.read(i)
+        assert [event.seq for event in await direct.journal.read(i)] == [*range(1, len(events) + 1)]
+        await store.grants.add(granted("1"))
+        assert [each.id for each in await direct.grants.grants("coder")] == ["1"]
+
+
+async def test_an_epoch_that_a_database_gave_twice_lets_the_newest_holder_write_alone(
+    server: PostgresServer, url: str, store: PostgresStore, direct: PostgresStore
+) -> None:
+    i, hook = new_id(), Webhook("w", "https://example.org/")
+    first = await store.journal.open(0)
+    await store.push.open(0, first, lambda _: True)
+    await store.journal.append(0, first, following([], [created(i)]))
+    server.execute(url, f"update {NAMESPACE}.shard set epoch = epoch - 1")
+    second = await direct.journal.open(0)
+    assert second == first
+    await direct.push.open(0, second, lambda _: True)
+    with pytest.raises(StaleEpoch):
+        await store.journal.append(0, first, following([created(i)], turn(2)))
+    with pytest.raises(StaleEpoch):
+        await store.push.put(0, first, i, [hook])
+    with pytest.raises(StaleEpoch):
+        await store.push.open(0, first, lambda _: True)
+    await direct.journal.append(0, second, following([created(i)], turn(2)))
+    await direct.push.put(0, second, i, [hook])
+    assert await store.journal.read(i) == [created(i), *turn(2)]
+    assert await direct.push.open(0, second, lambda _: True) == {i: (hook,)}
+
+
+async def test_an_append_that_the_database_refuses_keeps_no_other_of_its_batch_from_it(
+    direct: PostgresStore,
+) -> None:
+    epoch = await direct.journal.open(0)
+    ids = [new_id() for _ in range(9)]
+    refused = [
+        UserMessage(seq=2, turn=1, text="hi"),
+        ApprovalRequired(
+            seq=3, turn=1, step="/tool/0.0", uuid=new_id(), call_id="c", tool_name="t", tool_args={},
+            description="d", expires_at="2026\0",
+        ),
+        Paused(seq=4, turn=1, run=1),
+    ]  # fmt: skip
+    outcomes = await asyncio.gather(
+        *(
+            direct.journal.append(0, epoch, following([], [created(i), *(refused if n == 4 else [])]))
+            for n, i in enumerate(ids)
+        ),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [int] * 4 + [JournalRefused] + [int] * 4
+    assert ids[4] in str(outcomes[4])
+    assert [await direct.journal.read(i) for i in ids] == [
+        [] if n == 4 else [created(i)] for n, i in enumerate(ids)
+    ]
+    await direct.journal.append(0, epoch, following([], [created(ids[4])]))
+
+
+async def test_webhooks_grants_and_versions_whose_answers_are_lost_are_there_once(
+    store: PostgresStore, proxy: CutProxy, direct: PostgresStore
+) -> None:
+    epoch, i, hook = await store.journal.open(0), new_id(), Webhook("w", "https://example.org/")
+    await store.push.open(0, epoch, lambda _: True)
+    proxy.drop_answers(1)
+    await store.push.put(0, epoch, i, [hook])
+    for answer in (1, 2):
+        proxy.drop_answers(answer)
+        await store.grants.add(granted(str(answer)))
+    proxy.drop_answers(2)
+    assert await store.grants.revoke("1", "bob") == granted("1")
+    proxy.drop_answers(1)
+    await store.versions.keep("d", "name: a", {})
+    proxy.drop_answers(1)
+    newer = await store.journal.open(0)
+    assert (proxy.dropped, newer) == (6, epoch + 1)
+    assert await store.push.open(0, newer, lambda _: True) == {i: (hook,)}
+    assert [*await direct.grants.listed()] == [2]
+    assert (await direct.versions.kept("d")).source == "name: a"
+
+
+async def test_a_revocation_whose_answer_is_lost_is_told_to_whoever_made_it_also_if_another_grant_follows(
+    store: PostgresStore, direct: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.grants.add(granted("1"))
+    rows, has_interfered = store._database.rows, False
+
+    async def answer_is_lost(text: str, *parameters: object) -> list[tuple[object, ...]]:
+        nonlocal has_interfered
+        found = await rows(text, *parameters)
+        if "insert into {schema}.grant_entry" in text and not has_interfered:
+            has_interfered = True
+            await direct.grants.add(granted("2"))
+            return await rows(text, *parameters)  # sent again, as after a lost answer
+        return found
+
+    monkeypatch.setattr(store._database, "rows", answer_is_lost)
+    assert await store.grants.revoke("1", "bob") == granted("1")
+
+
+PASSWORDS = ("p@ss", "p/ss", "12/ss", "p#ss", "p?ss", "p:ss", "p ss", "p%ss", "p@ss@x", "s3cret")
+
+
+@pytest.mark.parametrize("escaped", [True, False])
+async def test_no_error_shows_a_password(
+    server: PostgresServer, escaped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Database.rows.__kwdefaults__, "within_s", 1.0)
+    port = urlsplit(server.url).port
+    secrets = [f"QQ{password}QQ" for password in PASSWORDS]
+    urls = [
+        f"postgres://mesh:{quote(secret, safe='') if escaped else secret}@{host}/postgres"
+        for secret in secrets
+        for host in (f"127.0.0.1:{port}", "127.0.0.1:1")
+    ]
+    told = [*map(error_of, urls), *map(error_of_migrate, urls)]
+    assert [error for error in await asyncio.gather(*told) if "QQ" in error] == []
+
+
+async def error_of(url: str) -> str:
+    store = postgres_store(url)
+    try:
+        await store.secret()
+    except MeshError as problem:
+        return str(problem)
+    finally:
+        await store.close()
+    raise AssertionError("the database answered")
+
+
+async def error_of_migrate(url: str) -> str:
+    try:
+        await migrate(url, NAMESPACE)
+    except MeshError as problem:
+        return str(problem)
+    raise AssertionError("the database answered")
+
+
+async def test_a_database_without_the_tables_says_what_to_do(server: PostgresServer) -> None:
+    url = server.create_database()
+    store = postgres_store(url)
+    listing = store.listing()
+    assert listing is not None
+    works = (
+        store.journal.open(0), store.journal.read(new_id()), store.secret(), store.grants.listed(),
+        store.grants.add(granted("1")), store.versions.kept("d"), listing.page(1, "", ""),
+    )  # fmt: skip
+    for work in works:
+        with pytest.raises(MeshError, match="mesh store migrate"):
+            await work
+    assert list(await store.grants.grants("coder")) == []
+    await migrate(url, NAMESPACE)
+    assert await store.journal.open(0) == 1  # the process need not start again
+    await store.close()
+
+
+async def test_a_migration_is_applied_once_by_however_many_apply_it_at_once(server: PostgresServer) -> None:
+    url = server.create_database()
+    applied = await asyncio.gather(*(migrate(url, NAMESPACE) for _ in range(5)))
+    assert sorted(applied) == [[], [], [], [], [1]]
+    assert await migrate(url, NAMESPACE) == []
+
+
+async def test_an_agent_in_another_namespace_is_another_agent(server: PostgresServer, url: str) -> None:
+    names = ("other", 'odd "name"; drop schema mesh; --', "{schema}")
+    one = postgres_store(url)
+    others = [postgres_store(url, namespace=name) for name in names]
+    for name in names:
+        assert await migrate(url, name) == [1]
+    i = new_id()
+    epoch = await one.journal.open(0)
+    await one.journal.append(0, epoch, following([], [created(i)]))
+    await one.grants.add(granted("1"))
+    await one.versions.keep("d", "", {})
+    for other in others:
+        listing = other.listing()
+        assert listing is not None
+        assert (await other.journal.read(i), await listing.page(10, "", "")) == ([], [])
+        assert list(await other.grants.grants("coder")) == []
+        with pytest.raises(MeshError, match="not known"):
+            await other.versions.kept("d")
+        newer = await other.journal.open(0)
+        assert newer == 1  # and the other one goes on
+        await other.journal.append(0, newer, following([], [created(i)]))
+        assert await other.secret() != await one.secret()
+    await one.journal.append(0, epoch, following([created(i)], turn(2)))
+    for each in (one, *others):
+        await each.close()
+
+
+async def test_two_agents_of_a_namespace_share_nothing(url: str) -> None:
+    one, other = postgres_store(url), postgres_store(url, agent="other")
+    i = new_id()
+    epoch = await one.journal.open(0)
+    await one.push.open(0, epoch, lambda _: True)
+    await one.journal.append(0, epoch, following([], [created(i)]))
+    await one.push.put(0, epoch, i, [Webhook("w", "https://example.org/")])
+    await one.grants.add(granted("1"))
+    await one.versions.keep("d", "", {})
+    newer = await other.journal.open(0)
+    assert await other.push.open(0, newer, lambda _: True) == {}
+    assert await other.journal.read(i) == []
+    assert list(await other.grants.grants("coder")) == []
+    with pytest.raises(NotFound):
+        await other.grants.revoke("1", "bob")
+    with pytest.raises(MeshError, match="not known"):
+        await other.versions.kept("d")
+    await other.journal.append(0, newer, following([], [created(i)]))
+    await one.journal.append(0, epoch, following([created(i)], turn(2)))
+    assert await other.journal.read(i) == [created(i)]
+    for each in (one, other):
+        await each.close()
