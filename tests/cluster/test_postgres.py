@@ -108,13 +108,13 @@ def test_one_stream_follows_the_conversations_of_all_shards_and_resumes(world: W
         lines = stream.iter_lines()
         created = {api.post("/conversations", json={}).json()["conversation"]["id"] for _ in range(16)}
         seen: set[str] = set()
-        last = ""
-        while not created <= seen:
+        last = ""  # an id stands behind the events up to it
+        while not (last and created <= seen):
             line = next(lines)
-            if line.startswith("id:"):
-                last = line.removeprefix("id:").strip()
             if line.startswith("data:"):
                 seen.add(json.loads(line.removeprefix("data:"))["conversation_id"])
+            if line.startswith("id:"):
+                last = line.removeprefix("id:").strip() if created <= seen else ""
         more = api.post("/conversations", json={}).json()["conversation"]["id"]
         resumed = {"Last-Event-ID": last}
         with api.stream("GET", "/events?type=conversation_created", headers=resumed) as again:
