@@ -8,11 +8,19 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from mesh.core.errors import JournalError, JournalRefused, MeshError, NotFound, StaleEpoch, WrongSequence
+from mesh.core.errors import (
+    JournalError,
+    JournalRefused,
+    MeshError,
+    NotFound,
+    StaleEpoch,
+    StoreAway,
+    WrongSequence,
+)
 from mesh.core.events import AnyEvent, ApprovalRequired, Paused, UserMessage
 from mesh.core.ids import new_id
 from mesh.push.webhook import Webhook
-from mesh.store.postgres import database, event_rows
+from mesh.store.postgres import database, event_rows, grant_rows
 from mesh.store.postgres.database import Database
 from mesh.store.postgres.migrate import migrate
 from mesh.store.postgres.postgres_store import PostgresStore
@@ -44,11 +52,6 @@ def proxy(server: PostgresServer) -> Iterator[CutProxy]:
     with CutProxy(server.port) as proxy:
         yield proxy
         proxy.release()
-        # Stores were closed just now: a proxy that ends together with a connection leaves its sockets open. Some
-        # connections stay, as what psycopg has logged holds them.
-        deadline = time.monotonic() + 1
-        while proxy.connections and time.monotonic() < deadline:
-            time.sleep(0.005)
 
 
 @pytest.fixture
@@ -291,6 +294,22 @@ async def test_a_database_that_does_not_answer_is_an_error_within_a_bound_and_al
         assert [event.seq for event in await direct.journal.read(i)] == [*range(1, len(events) + 1)]
         await store.grants.add(granted("1"))
         assert [each.id for each in await direct.grants.grants("coder")] == ["1"]
+
+
+async def test_the_waits_of_many_who_write_grants_do_not_add_up_while_a_database_is_silent(
+    store: PostgresStore, proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.grants.listed()
+    monkeypatch.setattr(grant_rows, "WITHIN_S", 2.0)
+    proxy.hold()
+    began = time.monotonic()
+    failed = await asyncio.gather(
+        *(store.grants.add(granted(str(n))) for n in range(7)), return_exceptions=True
+    )
+    assert [type(problem) for problem in failed] == [StoreAway] * 7
+    assert time.monotonic() - began < 8
+    proxy.release()
+    await store.grants.add(granted("later"))
 
 
 async def test_an_epoch_that_a_database_gave_twice_lets_the_newest_holder_write_alone(

@@ -9,9 +9,10 @@ waits for: a place, a connection, and each try.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection
@@ -40,6 +41,9 @@ _KEEPALIVES = {
     "tcp_user_timeout": 8_000,
 }
 """So that half-open connections end within 10 s."""
+# What it warns of is told by the error of the statement, with the conversation; and an exception that is
+# logged would keep its connection from being collected.
+logging.getLogger("psycopg").setLevel(logging.ERROR)
 T = TypeVar("T")
 Work = Callable[["AsyncConnection[tuple[object, ...]]"], Awaitable[T]]
 
@@ -169,22 +173,46 @@ class Database:
                 task.exception()  # nobody waits for it any more
             await connection.close()
 
-        ending: asyncio.Task[object] = asyncio.create_task(end())
-        self._abandoned.add(ending)
-        ending.add_done_callback(self._abandoned.discard)
+        self._keep_ending(end())
 
     async def _connection(self, deadline: float) -> AsyncConnection[tuple[object, ...]]:
         while self._idle:
             connection = self._idle.pop()
             if not connection.closed:
                 return connection
-        async with asyncio.timeout(max(0.1, min(_TRY_WITHIN_S, deadline - time.monotonic()))):
-            connection = await connect(self._url)
+        connection = await self._opened(max(0.1, min(_TRY_WITHIN_S, deadline - time.monotonic())))
         if self._is_known:
             return connection
         await self._try(lambda found: check(found, self.shown), connection, deadline)
         self._is_known = True
         return await self._connection(deadline)  # that one, which is idle now
+
+    async def _opened(self, within_s: float) -> AsyncConnection[tuple[object, ...]]:
+        """A new connection. One that takes too long is not cancelled, which would leave it open until it is
+        collected as garbage: it ends by libpq's own timeout."""
+        opening = asyncio.ensure_future(connect(self._url))
+        try:
+            await asyncio.wait({opening}, timeout=within_s)
+        except asyncio.CancelledError:
+            self._keep_ending(_closed(opening))
+            raise
+        if not opening.done():
+            self._keep_ending(_closed(opening))
+            raise TimeoutError(f"no connection within {within_s:.0f} s")
+        return opening.result()
+
+    def _keep_ending(self, work: Coroutine[Any, Any, None]) -> None:
+        """Lets something end by itself."""
+        ending: asyncio.Task[object] = asyncio.create_task(work)
+        self._abandoned.add(ending)
+        ending.add_done_callback(self._abandoned.discard)
+
+
+async def _closed(opening: "asyncio.Future[AsyncConnection[tuple[object, ...]]]") -> None:
+    """Closes a connection once it is open."""
+    await asyncio.wait({opening})
+    if not opening.cancelled() and opening.exception() is None:
+        await opening.result().close()
 
 
 async def connect(url: str) -> AsyncConnection[tuple[object, ...]]:

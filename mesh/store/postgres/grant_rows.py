@@ -6,12 +6,11 @@ taken, and reads again.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from mesh.core.errors import BadRequest, JournalDamaged, JournalError, MeshError, StoreAway
+from mesh.core.errors import BadRequest, JournalDamaged, MeshError, StoreAway
 from mesh.core.events import now
 from mesh.net.backoff import Backoff
 from mesh.policy.book import Entries, Entry, present
@@ -21,7 +20,6 @@ from mesh.store.postgres.agent_rows import AgentRow
 from mesh.store.postgres.database import WITHIN_S, Database
 
 MAX_ENTRIES = 200_000
-_WRITE_WITHIN_S = 30.0
 _COLLIDED = Backoff(first_s=0.01, longest_s=0.5, jitter=0.9)
 _READ = "select number, entry from {schema}.grant_entry where agent = %s and number > %s order by number"
 _ADD = """
@@ -108,18 +106,20 @@ class PostgresGrantBook:
         return newer
 
     async def _write(self, entry_for: Callable[[Entries], Entry | None]) -> None:
-        deadline = time.monotonic() + _WRITE_WITHIN_S
-        async with asyncio.timeout(2 * _WRITE_WITHIN_S), self._writing:
+        try:
+            async with asyncio.timeout(WITHIN_S), self._writing:
+                await self._write_next(entry_for)
+        except TimeoutError:
+            what = f"{self._database.shown}: the grant was not written within {WITHIN_S:g} s; try again"
+            raise StoreAway(what, was_sent=True) from None
+
+    async def _write_next(self, entry_for: Callable[[Entries], Entry | None]) -> None:
+        entry = entry_for(await self._read())
+        for delay in _COLLIDED.delays():
+            if entry is None or await self._add(entry):
+                return
+            await asyncio.sleep(delay)
             entry = entry_for(await self._read())
-            for delay in _COLLIDED.delays():
-                if entry is None or await self._add(entry):
-                    return
-                if time.monotonic() > deadline:
-                    raise JournalError(
-                        f"{self._database.shown}: others write grants again and again; try again"
-                    )
-                await asyncio.sleep(delay)
-                entry = entry_for(await self._read())
 
     async def _add(self, entry: Entry) -> bool:
         """Adds an entry after those that were read. Returns whether it is there: its number may be taken, by
