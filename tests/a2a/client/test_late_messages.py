@@ -196,7 +196,7 @@ async def test_a_message_that_is_under_way_is_awaited_when_only_the_keeper_was_l
         async with WorldMesh(model, config=setting) as mesh:
             first = asyncio.create_task(mesh.create("go"))
             await asyncio.wait_for(arrived.wait(), WITHIN_S)
-            (conversation,) = mesh.keeper._shard.index.open_turns()
+            (conversation,) = await mesh.keeper._shard.listing.open_turns()
             await mesh.lose_keeper()
             await until(lambda: mesh.passes == 2)
             go_on.set()
