@@ -19,8 +19,8 @@ from mesh.runtime.logs import fields
 
 _log = logging.getLogger("mesh.keeper")
 LOOK_EVERY_S = 1.0
-"""How long what waits in one process may not know of a grant of another one. A look is a question to the file
-system."""
+"""How long what waits in one process may not know of a grant of another one. A look is a question to the
+store."""
 
 
 Approve = Callable[[str, Collection[str] | None], Awaitable[None]]

@@ -24,12 +24,12 @@ _log = logging.getLogger("mesh.keeper")
 
 
 class Snapshots:
-    """Writes behind. `close` writes what is left."""
+    """Writes behind. `close` writes what is left. ``index`` is put into by the shard."""
 
     def __init__(self, journal: Journal, index_name: str, index: Index) -> None:
         self._journal = journal
         self._index_name = index_name
-        self._index = index
+        self.index = index
         self._dirty: dict[str, Conversation] = {}
         self._writer: asyncio.Task[None] | None = None
         self._index_due = time.monotonic() + _INDEX_EVERY_S
@@ -47,7 +47,7 @@ class Snapshots:
         try:
             saved = await self._journal.get_blob(self._index_name)
             if saved is not None:
-                self._index.load(saved, sizes)
+                self.index.load(saved, sizes)
         except (OSError, ValueError) as problem:  # what decoding raises are ValueErrors
             _log.warning("event=index_unreadable file=%s %s", self._index_name, fields(message=problem))
 
@@ -69,7 +69,7 @@ class Snapshots:
         blobs = {f"conversation_{i}.json": msgspec.json.encode(view(c)) for i, c in dirty.items()}
         started = time.monotonic()
         if started >= self._index_due:
-            blobs[self._index_name] = self._index.save()
+            blobs[self._index_name] = self.index.save()
         try:
             await self._journal.put_blobs(blobs)
         except OSError as problem:

@@ -148,9 +148,7 @@ class LoadedConversation:
         self.token = ""
         self.held_message: UserMessage | None = None
         self.is_journal_failing = False  # whether the last append failed
-        self.refused_because = (
-            ""  # why the journal does not take something of the newest turn, and never will
-        )
+        self.refused_because = ""  # why the journal will never take something of the newest turn
         self.is_dropped = False  # see `drop`
         self._dropped_because = ""
         self._is_behind = False  # whether its journal may have more than what is in memory

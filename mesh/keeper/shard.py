@@ -45,8 +45,6 @@ class Shard:
         on_append: Callable[[LoadedConversation, Sequence[AnyEvent]], None],
         on_unloaded: Callable[[str], None],
     ) -> None:
-        index = Index() if listing is None else None
-        self.listing: Listing = index or listing  # type: ignore[assignment]  # one of the two is there
         self.unreadable: set[str] = set()
         """Conversations whose journals could not be read when the shard was opened, nor since."""
         self._number = number
@@ -63,8 +61,12 @@ class Shard:
         self._loaded: OrderedDict[str, LoadedConversation] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()  # the drivers of conversations that were dropped
         self._loading: dict[str, asyncio.Task[LoadedConversation]] = {}
-        self._index = index
-        self._snapshots = Snapshots(journal, f"index2_{number}.json", index) if index else None
+        # What is derived from the journals, where the store has no listing of its own.
+        self._snapshots: Snapshots | None = None
+        if listing is None:
+            listing = index = Index()
+            self._snapshots = Snapshots(journal, f"index2_{number}.json", index)
+        self.listing: Listing = listing
 
     async def open(self) -> int:
         """Takes the shard over, finds out which conversations there are, and returns the epoch."""
@@ -72,13 +74,13 @@ class Shard:
         # Invariant: greater than every number of an earlier epoch, and one sequence for the whole shard: a
         # conversation that is unloaded and read again must not count from the start.
         self._run_numbers = count((self._epoch << _RUN_BITS) + 1)
-        if self._index is not None and self._snapshots is not None:
+        if self._snapshots is not None:
             sizes = await self._journal.sizes()
             owned = {i: size for i, size in sizes.items() if self.owns(i)}
             await self._snapshots.load_index(owned)
             for conversation_id, size in owned.items():
-                if not self._index.is_current(conversation_id, size):
-                    await self._index_journal(self._index, conversation_id, size)
+                if not self._snapshots.index.is_current(conversation_id, size):
+                    await self._index_journal(self._snapshots.index, conversation_id, size)
         return self._epoch
 
     async def close(self) -> None:
@@ -172,8 +174,9 @@ class Shard:
             raise NotFound(f"there is no conversation {conversation_id}")
         if conversation_id in self.unreadable:
             self.unreadable.discard(conversation_id)
-            if self._index is not None:
-                self._index.put(conversation, 0)  # no size it could have: it is read again at the next start
+            if self._snapshots is not None:
+                # No size it could have: it is read again at the next start.
+                self._snapshots.index.put(conversation, 0)
         return self._keep(conversation_id, conversation)
 
     def _keep(self, conversation_id: str, conversation: Conversation) -> LoadedConversation:
@@ -189,7 +192,7 @@ class Shard:
             self._limits_of,
             self._appended,
             self._append_failed,
-            lists_ahead=self._index is None,
+            lists_ahead=self._snapshots is None,
         )
         return self._loaded.setdefault(conversation_id, loaded)
 
@@ -214,8 +217,8 @@ class Shard:
             index.put(conversation, size)
 
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent], size: int) -> None:
-        if self._index is not None and self._snapshots is not None:
-            self._index.put(loaded.conversation, size)
+        if self._snapshots is not None:
+            self._snapshots.index.put(loaded.conversation, size)
             self._snapshots.mark(loaded.conversation)
         self._on_append(loaded, events)
 

@@ -46,6 +46,8 @@ class KeeperHost:
     ) -> None:
         self.shards = shards_of(config)
         self._config = config
+        self._settings = _settings_of(config, len(numbers))
+        self._denial = NewestPolicy(config).denial
         self._numbers = numbers
         self._store = store
         self._tree = tree
@@ -96,15 +98,14 @@ class KeeperHost:
                 return
 
     def _keeper(self, number: int) -> Keeper:
-        config, store = self._config, self._store
-        share = len(self._numbers)
+        store = self._store
         push = PushNotifications(
             number,
             store.push,
             store.journal,
             self._sender,
             _render,
-            config.card.push_hosts,
+            self._config.card.push_hosts,
             on_fenced=self._on_fenced,
             count=self._webhooks,
         )
@@ -114,10 +115,10 @@ class KeeperHost:
             self.shards,
             store.journal,
             self._tree,
-            settings_of(config, share),
+            self._settings,
             push,
             store.grants,
-            NewestPolicy(config).denial,
+            self._denial,
             self._on_fenced,
             store.listing(number),
             self._recovering,
@@ -142,7 +143,7 @@ async def kept_when_there(
             return
 
 
-def settings_of(config: Config, share: int = 1) -> KeeperSettings:
+def _settings_of(config: Config, share: int) -> KeeperSettings:
     """What a keeper needs to know of an agent. ``share`` keepers are in its process."""
     return KeeperSettings(
         agent=config.name,

@@ -6,19 +6,22 @@ and never changes, so that a person who revokes number 3 revokes what was listed
 grant that was revoked does not come back when its approval is told again.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
 import msgspec
 
-from mesh.core.errors import BadRequest, NotFound
+from mesh.core.errors import BadRequest, JournalError, NotFound
 from mesh.core.events import now
 from mesh.policy.grants import Grant, has_ended, problem_of
+from mesh.runtime.logs import fields
 
 MAX_GRANTS = 200
 """The most grants of one agent that are in force."""
 MAX_GRANT_BYTES = 16_384
+_log = logging.getLogger("mesh.policy")
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -115,6 +118,55 @@ class Entries:
             was = "was revoked before" if id in self._revoked else "is not there"
             raise NotFound(f"grant {id[:64]!r} {was}; mesh policy grants lists those that are")
         return Entry(revoked=Revocation(id=id, by=by, at=at)), self._added[id]
+
+
+class WrittenBook:
+    """What a book does whose entries are kept somewhere. A subclass says how they are read and appended."""
+
+    _problem = ""
+
+    async def _entries(self) -> Entries:
+        """What is there now. Raises `JournalError`."""
+        raise NotImplementedError
+
+    async def _append(self, entry_for: Callable[[Entries], Entry | None]) -> None:
+        """Appends what ``entry_for`` returns for the entries that are there then. Raises what it does, and
+        `JournalError`."""
+        raise NotImplementedError
+
+    async def grants(self, agent: str) -> Sequence[Grant]:
+        try:
+            entries = await self._entries()
+        except JournalError as problem:
+            self._report(problem)
+            return ()
+        self._problem = ""
+        return entries.of(agent)
+
+    async def listed(self) -> Mapping[int, Grant]:
+        return (await self._entries()).listed(present())
+
+    async def add(self, grant: Grant) -> None:
+        await self._append(lambda entries: entries.addition(grant, present()))
+
+    async def revoke(self, id: str, by: str) -> Grant:
+        ended: list[Grant] = []
+        at = now()  # once: an entry that is sent again is the same one
+
+        def revocation(entries: Entries) -> Entry:
+            entry, grant = entries.revocation(id, by, at)
+            ended.append(grant)
+            return entry
+
+        await self._append(revocation)
+        _log.info("event=grant_revoked %s", fields(id=id, agent=ended[0].agent, by=by))
+        return ended[0]
+
+    def _report(self, problem: JournalError) -> None:
+        """Logs a problem, unless the last read found the same one."""
+        if str(problem) != self._problem:
+            self._problem = str(problem)
+            _log.error("event=grants_unreadable %s", fields(then="no grant is in force", message=problem))
 
 
 class MemoryGrantBook:

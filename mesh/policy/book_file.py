@@ -10,9 +10,8 @@ by a crash before it was acknowledged: readers leave it out, and the next writer
 It works wherever the lock does (`mesh.disk.lock`), as the journals beside it do.
 """
 
-import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,12 +19,9 @@ import anyio.to_thread
 import msgspec
 
 from mesh.core.errors import JournalDamaged, JournalError, Unavailable
-from mesh.core.events import now
 from mesh.disk.atomic import reason, sync_folder, write_all
 from mesh.disk.lock import FileLock
-from mesh.policy.book import Entries, Entry, present
-from mesh.policy.grants import Grant
-from mesh.runtime.logs import fields
+from mesh.policy.book import Entries, Entry, WrittenBook
 
 FILE = "grants.jsonl"
 MAX_BYTES = 64_000_000
@@ -33,47 +29,18 @@ MAX_BYTES = 64_000_000
 _READ_AT_MOST = 2 * MAX_BYTES
 _LOCKED_FOR_S = 10.0
 _REOPENED = 5
-_log = logging.getLogger("mesh.policy")
 _decode = msgspec.json.Decoder(Entry).decode
 _encode = msgspec.json.Encoder().encode
 
 Signature = tuple[int, int, int, int]
 
 
-class FileGrantBook:
+class FileGrantBook(WrittenBook):
     """A `GrantBook` in a folder. Each object keeps what it has read until the file changes."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
         self._read: tuple[Signature | None, Entries] | None = None
-        self._problem = ""
-
-    async def grants(self, agent: str) -> Sequence[Grant]:
-        try:
-            entries = await self._entries()
-        except JournalError as problem:
-            self._report(problem)
-            return ()
-        self._problem = ""
-        return entries.of(agent)
-
-    async def listed(self) -> Mapping[int, Grant]:
-        return (await self._entries()).listed(present())
-
-    async def add(self, grant: Grant) -> None:
-        await self._append(lambda entries: entries.addition(grant, present()))
-
-    async def revoke(self, id: str, by: str) -> Grant:
-        ended: list[Grant] = []
-
-        def revocation(entries: Entries) -> Entry:
-            entry, grant = entries.revocation(id, by, now())
-            ended.append(grant)
-            return entry
-
-        await self._append(revocation)
-        _log.info("event=grant_revoked %s", fields(id=id, agent=ended[0].agent, by=by))
-        return ended[0]
 
     async def _entries(self) -> Entries:
         """What the file has now. Raises `JournalError`."""
@@ -98,12 +65,6 @@ class FileGrantBook:
                 _write(lock, content[: content.rfind(b"\n") + 1], entry)
         except OSError as problem:
             raise JournalError(f"{self.path} cannot be written: {reason(problem)}") from None
-
-    def _report(self, problem: JournalError) -> None:
-        """Logs a problem, unless the last read found the same one."""
-        if str(problem) != self._problem:
-            self._problem = str(problem)
-            _log.error("event=grants_unreadable %s", fields(then="no grant is in force", message=problem))
 
 
 def parsed(content: bytes, path: Path) -> Entries:

@@ -103,6 +103,10 @@ class Database:
 
         return await self.run(select, within_s)
 
+    def silence(self, *, was_sent: bool = False) -> StoreAway:
+        """The error of a caller whose `WITHIN_S` seconds have passed."""
+        return StoreAway(f"{self.shown} did not answer for {WITHIN_S:g} s", was_sent=was_sent)
+
     @property
     def shown(self) -> str:
         """The database, for people: without user and password."""
@@ -129,11 +133,11 @@ class Database:
                 # What is refused after a try whose end is not known may have been done by that one.
                 if not _passes(problem) and not is_unsure:
                     sqlstate = getattr(problem, "sqlstate", None) or ""
-                    raise StatementRefused(f"{self.shown}: {_told(problem)}", sqlstate) from None
+                    raise StatementRefused(f"{self.shown}: {told(problem)}", sqlstate) from None
                 is_unsure = is_unsure or was_sent
                 if not _passes(problem) or time.monotonic() + delay >= deadline:
                     raise StoreAway(
-                        f"{self.shown} does not answer: {_told(problem)}", was_sent=was_sent
+                        f"{self.shown} does not answer: {told(problem)}", was_sent=was_sent
                     ) from None
             await asyncio.sleep(delay)
         raise AssertionError("delays are without end")
@@ -293,7 +297,7 @@ def _passes(problem: Exception) -> bool:
     return problem.sqlstate.startswith(_PASSING)
 
 
-def _told(problem: Exception) -> str:
+def told(problem: Exception) -> str:
     """The first line of a problem, which says what is wrong. What follows may quote what was sent."""
     if isinstance(problem, MeshError):
         return str(problem)

@@ -83,8 +83,7 @@ class PostgresJournal:
                 await self._queue.settled(conversation_id)
                 agent = await self._agent.get()
         except TimeoutError:
-            what = f"{self._database.shown} did not answer for {WITHIN_S:g} s"
-            raise StoreAway(f"conversation {conversation_id}: {what}", was_sent=False) from None
+            raise self._database.silence() from None
         within_s = max(0.1, deadline - time.monotonic())
         rows = await self._database.rows(_READ, agent.id, conversation_id, within_s=within_s)
         events: list[AnyEvent] = []
@@ -136,7 +135,7 @@ class PostgresJournal:
         agent = await self._agent.get()
         within_s = max(each.deadline for each in batch) - time.monotonic()
         if within_s <= 0:  # they waited for others, which the database did not answer either
-            raise StoreAway(f"{self._database.shown} did not answer for {WITHIN_S:g} s", was_sent=False)
+            raise self._database.silence()
         parameters = _parameters(agent.id, batch)
         rows = await self._appends.rows(_APPEND, *parameters, within_s=within_s)
         for each, (outcome,) in zip(batch, rows, strict=True):

@@ -5,17 +5,13 @@ taken, and reads again.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import msgspec
 
-from mesh.core.errors import BadRequest, JournalDamaged, MeshError, StoreAway
-from mesh.core.events import now
+from mesh.core.errors import BadRequest, JournalDamaged
 from mesh.net.backoff import Backoff
-from mesh.policy.book import Entries, Entry, present
-from mesh.policy.grants import Grant
-from mesh.runtime.logs import fields
+from mesh.policy.book import Entries, Entry, WrittenBook
 from mesh.store.postgres.agent_rows import AgentRow
 from mesh.store.postgres.database import WITHIN_S, Database
 
@@ -26,56 +22,24 @@ _ADD = """
     insert into {schema}.grant_entry values (%s, %s, %s) on conflict (agent, number) do nothing
     returning number
 """
-_log = logging.getLogger("mesh.policy")
 _decode = msgspec.json.Decoder(Entry).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class PostgresGrantBook:
+class PostgresGrantBook(WrittenBook):
     """A `GrantBook`. Each object keeps what it has read, and asks only for what is newer."""
 
     def __init__(self, database: Database, agent: AgentRow) -> None:
         self._database = database
         self._agent = agent
-        self._entries = Entries()
+        self._known = Entries()
         self._count = 0
-        self._problem = ""
         # One after the other: two reads at once would both take the same entries in.
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
 
-    async def grants(self, agent: str) -> Sequence[Grant]:
-        try:
-            entries = await self._read()
-        except MeshError as problem:
-            if str(problem) != self._problem:
-                self._problem = str(problem)
-                _log.error("event=grants_unreadable %s", fields(then="no grant is in force", message=problem))
-            return ()
-        self._problem = ""
-        return entries.of(agent)
-
-    async def listed(self) -> Mapping[int, Grant]:
-        return (await self._read()).listed(present())
-
-    async def add(self, grant: Grant) -> None:
-        await self._write(lambda entries: entries.addition(grant, present()))
-
-    async def revoke(self, id: str, by: str) -> Grant:
-        ended: list[Grant] = []
-        at = now()
-
-        def revocation(entries: Entries) -> Entry:
-            entry, grant = entries.revocation(id, by, at)
-            ended.append(grant)
-            return entry
-
-        await self._write(revocation)
-        _log.info("event=grant_revoked %s", fields(id=id, agent=ended[0].agent, by=by))
-        return ended[0]
-
-    async def _read(self) -> Entries:
+    async def _entries(self) -> Entries:
         await self._read_newer()
-        return self._entries
+        return self._known
 
     async def _read_newer(self) -> list[Entry]:
         """Takes in what is newer than what was read, and returns it."""
@@ -83,9 +47,7 @@ class PostgresGrantBook:
             async with asyncio.timeout(WITHIN_S), self._reading:
                 return await self._take_newer()
         except TimeoutError:
-            raise StoreAway(
-                f"{self._database.shown} did not answer for {WITHIN_S:g} s", was_sent=False
-            ) from None
+            raise self._database.silence() from None
 
     async def _take_newer(self) -> list[Entry]:
         newer: list[Entry] = []
@@ -100,31 +62,30 @@ class PostgresGrantBook:
                 raise JournalDamaged(
                     f"{self._database.shown}: grant entry {number} is damaged: {why}"
                 ) from None
-            self._entries.take(entry)
+            self._known.take(entry)
             self._count = number
             newer.append(entry)
         return newer
 
-    async def _write(self, entry_for: Callable[[Entries], Entry | None]) -> None:
+    async def _append(self, entry_for: Callable[[Entries], Entry | None]) -> None:
         try:
             async with asyncio.timeout(WITHIN_S), self._writing:
-                await self._write_next(entry_for)
+                await self._append_next(entry_for)
         except TimeoutError:
-            what = f"{self._database.shown}: the grant was not written within {WITHIN_S:g} s; try again"
-            raise StoreAway(what, was_sent=True) from None
+            raise self._database.silence(was_sent=True) from None
 
-    async def _write_next(self, entry_for: Callable[[Entries], Entry | None]) -> None:
-        entry = entry_for(await self._read())
+    async def _append_next(self, entry_for: Callable[[Entries], Entry | None]) -> None:
+        entry = entry_for(await self._entries())
         for delay in _COLLIDED.delays():
             if entry is None or await self._add(entry):
                 return
             await asyncio.sleep(delay)
-            entry = entry_for(await self._read())
+            entry = entry_for(await self._entries())
 
     async def _add(self, entry: Entry) -> bool:
         """Adds an entry after those that were read. Returns whether it is there: its number may be taken, by
         another one or by this one, whose answer was lost."""
-        if self._count >= MAX_ENTRIES:
+        if entry.granted and self._count >= MAX_ENTRIES:
             raise BadRequest(f"the book of grants has {MAX_ENTRIES:,} entries, and takes no more")
         agent, number = await self._agent.get(), self._count + 1
         if await self._database.rows(_ADD, agent.id, number, _encode(entry).decode()):

@@ -6,7 +6,7 @@ from importlib.resources import files
 import psycopg
 
 from mesh.core.errors import MeshError
-from mesh.store.postgres.database import Database, check, connect, problem_of
+from mesh.store.postgres.database import Database, check, connect, problem_of, told
 
 UNDEFINED = ("42P01", "3F000", "42883")
 """The SQLSTATEs of a table, a schema or a function that is not there."""
@@ -56,7 +56,7 @@ async def migrate(url: str, namespace: str) -> list[int]:
     try:
         connection = await connect(url)
     except (psycopg.Error, OSError) as problem:
-        raise MeshError(f"{database.shown} does not answer: {_first_line(problem)}") from None
+        raise MeshError(f"{database.shown} does not answer: {told(problem)}") from None
     async with connection:
         try:
             async with asyncio.timeout(_WITHIN_S):
@@ -65,7 +65,7 @@ async def migrate(url: str, namespace: str) -> list[int]:
         except TimeoutError:
             raise MeshError(f"{database.shown}: did not migrate within {_WITHIN_S:g} s") from None
         except psycopg.Error as problem:
-            raise MeshError(f"{database.shown}: cannot migrate: {_first_line(problem)}") from None
+            raise MeshError(f"{database.shown}: cannot migrate: {told(problem)}") from None
 
 
 async def missing(database: Database) -> list[int]:
@@ -111,7 +111,3 @@ async def _apply(connection: psycopg.AsyncConnection[tuple[object, ...]], databa
                 )
                 applied.append(number)
     return applied
-
-
-def _first_line(problem: Exception) -> str:
-    return (str(problem) or type(problem).__name__).strip().splitlines()[0][:300]

@@ -29,6 +29,7 @@ _PUT = """
     on conflict (agent, conversation) do update
     set shard = excluded.shard, epoch = excluded.epoch, version = excluded.version, content = excluded.content
     where (w.epoch, w.version) < (excluded.epoch, excluded.version)
+    returning 1
 """
 _log = logging.getLogger("mesh.push")
 _encode = msgspec.json.Encoder().encode
@@ -68,11 +69,12 @@ class PostgresPushStore:
         content = _encode(webhooks).decode()
         parameters = (conversation_id, version, content, agent.id, shard, held.epoch, held.holder)
         try:
-            await self._database.rows(_PUT, *parameters)
+            is_written = await self._database.rows(_PUT, *parameters)
         except JournalError as problem:
             what = f"the webhooks of conversation {conversation_id} cannot be written"
             raise JournalError(f"{what}: {problem}") from None
-        await self._check_holds(shard, epoch)
+        if not is_written:  # by a stale holder, or after a later one
+            await self._check_holds(shard, epoch)
 
     async def close(self) -> None:
         return None
