@@ -20,6 +20,8 @@
         openai-agents and ADK, which are downloaded once
     S15 people who follow a thousand agents of one turn, tell one something and delete one
     S16 conversations in PostgreSQL beside conversations in files
+    S17 a million conversations in PostgreSQL (with the word ``fewer`` 50,000): start, lists, an old approval;
+        their copy from files
     up  time to start, CPU when idle, memory; the first prompt of a chat
 
 `bench.compare` measures two checkouts beside each other.
@@ -49,6 +51,7 @@ from bench.cpu import memory_mib, seconds_by_name
 from bench.figures import Bench, Row, alone, brief, measured
 from bench.files import files
 from bench.harmful_tools import harmful_tools
+from bench.large_stores import CONVERSATIONS, FEWER, large_stores
 from bench.live import live
 from bench.load import Load
 from bench.many_agents import many_agents
@@ -218,6 +221,8 @@ def main() -> None:
             steered(bench, Path(scratch))
         if bench.wants("S16"):
             stores(bench, Path(scratch))
+        if bench.wants("S17"):
+            large_stores(bench, Path(scratch), FEWER if "fewer" in sys.argv else CONVERSATIONS)
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))

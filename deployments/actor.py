@@ -9,6 +9,7 @@ import ray
 from deployments.blueprint import Blueprint
 from deployments.channel import Address, Endpoint
 from deployments.rpc import Service
+from deployments.tls import server_tls
 from mesh.runtime.logs import set_up
 
 _log = logging.getLogger("mesh.actors")
@@ -36,5 +37,5 @@ class Actor:
             _log.warning("event=actor_restarted actor=%s", context.get_actor_name())
 
     def _serve(self, service: Service[P], implementation: P, blueprint: Blueprint) -> None:
-        self._endpoint = Endpoint(service.methods_of(implementation))
+        self._endpoint = Endpoint(service.methods_of(implementation), server_tls())
         self._host = blueprint.listen_host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

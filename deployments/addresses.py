@@ -1,27 +1,30 @@
 """Actors are addresses: each is got by its name, and created on first use, by whichever caller is first.
 
-    {agent}/keeper/{number}                          KeeperActor
+    {agent}#{generation}/keeper/{number}             KeeperActor
     {agent}@{digest}/node/{path}:{name}/{replica}    NodeActor
     {agent}@{digest}/mcp/{server}                    McpSessionActor; with replicas …/{server}/{replica}
 
-All live in the namespace ``mesh``, detached, and Ray starts them again without limit when they die.
+All are detached, and Ray starts them again without limit when they die. Those of one store have a namespace
+of their own: an agent of the same name with another store has other actors.
 
 A handle is Ray's: it creates the actor, and calls it through Ray. A stub calls the actor's service on a
 channel, and is what all but the start of a mesh uses.
 """
 
 import pkgutil
+import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from deployments.blueprint import Blueprint
 from deployments.channel import Address, Channel, ConnectionLost
-from deployments.cluster import NAMESPACE
-from deployments.services import KEEPER, NODE, TOOL_SESSION, KeeperService, NodeService, ToolSessionService
+from deployments.services import NODE, TOOL_SESSION, NodeService, ToolSessionService
+from deployments.tls import client_tls
 from mesh.config.model import McpServer
 
 # The classes are named, not imported: actors call each other, so their modules import this one.
@@ -33,44 +36,39 @@ _CONCURRENT_CALLS = 20_000
 """Ray's bound on calls at the same time. Ray would make an actor wait at 1,000; ours wait for models and
 people, and the gateways bound what comes in."""
 
-_handles: dict[str, Any] = {}
+_A_LITTLE_CPU = 0.001
+"""What an actor asks for at least. Ray (2.60) places one that asks for nothing on any machine, whatever its
+strategy says, also on a head without CPUs, and starts no machine for it."""
+
+_handles: dict[tuple[str, str], Any] = {}
 
 
-def keeper(blueprint: Blueprint, number: int) -> Any:
-    """The handle of a keeper."""
-    return _handle(_KEEPER, f"{blueprint.agent}/keeper/{number}", blueprint, number)
+def keeper(blueprint: Blueprint, number: int, machine: str = "") -> Any:
+    """The handle of a keeper. With the id of a ``machine`` it is there, and gone when that is."""
+    name = f"{blueprint.agent}#{blueprint.generation}/keeper/{number}"
+    placed = partial(NodeAffinitySchedulingStrategy, machine, soft=False) if machine else _spread
+    return _handle(_KEEPER, name, blueprint, placed, number)
 
 
 def node(blueprint: Blueprint, path: str, replica: int) -> Any:
     """The handle of a replica of a node of the tree."""
     placement = blueprint.nodes[path]
     name = f"{_version(blueprint)}/node/{path}:{placement.name}/{replica}"
-    options = _requests(placement.resources)
-    return _handle(_NODE, name, blueprint, path, scheduling_strategy="SPREAD", **options)
+    placed = partial(_on_machine, path, replica) if placement.replicas > 1 else _spread
+    return _handle(_NODE, name, blueprint, placed, path, **_requests(placement.resources))
 
 
 def mcp_session(blueprint: Blueprint, server: McpServer, replica: int) -> Any:
     """The handle of the session with a replica of an MCP server."""
     name = f"{_version(blueprint)}/mcp/{session_name(server, replica)}"
-    strategy = "SPREAD" if server.replicas > 1 else "DEFAULT"
+    placed = partial(_on_machine, server.name, replica) if server.replicas > 1 else _anywhere
     options = _requests(server.resources)
-    return _handle(
-        _MCP_SESSION, name, blueprint, server.name, replica, scheduling_strategy=strategy, **options
-    )
+    return _handle(_MCP_SESSION, name, blueprint, placed, server.name, replica, **options)
 
 
 def session_name(server: McpServer, replica: int) -> str:
     """The name of the session with a replica, for people and in addresses."""
     return f"{server.name}/{replica}" if server.replicas > 1 else server.name
-
-
-def keeper_stubs(blueprint: Blueprint) -> list[KeeperService]:
-    """The keeper of each shard."""
-    stubs = [
-        KEEPER.stub(_channel(partial(keeper, blueprint, number)), f"keeper {number}")
-        for number in range(blueprint.keepers)
-    ]
-    return [stubs[blueprint.keeper_of(shard)] for shard in range(blueprint.shards)]
 
 
 def node_stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:
@@ -101,7 +99,7 @@ def _channel(handle: Callable[[], Any]) -> Channel:
             raise ConnectionLost(f"the actor is not there: {type(problem).__name__}") from None
         return address
 
-    return Channel(locate)
+    return Channel(locate, client_tls())
 
 
 def _version(blueprint: Blueprint) -> str:
@@ -113,25 +111,52 @@ def _requests(resources: Mapping[str, float]) -> dict[str, Any]:
     a machine has."""
     asked = dict(resources)
     return {
-        "num_cpus": asked.pop("num_cpus", 0),
+        "num_cpus": asked.pop("num_cpus", _A_LITTLE_CPU),
         "num_gpus": asked.pop("num_gpus", 0),
         "memory": asked.pop("memory", None),
         "resources": asked or None,
     }
 
 
-def _handle(import_path: str, name: str, *args: Any, **options: Any) -> Any:
-    if name in _handles:
-        return _handles[name]
+def _spread() -> Any:
+    return "SPREAD"
+
+
+def _anywhere() -> Any:
+    return "DEFAULT"
+
+
+def _on_machine(of: str, replica: int) -> Any:
+    """On another machine than the other replicas of the same, as long as there are as many. Ray's own
+    "SPREAD" may place actors that are created in the same moment on one machine. Where the machine is gone,
+    or has not enough left of what the actor asks for, it goes to another one."""
+    machines = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])  # type: ignore[no-untyped-call]
+    machine = machines[(zlib.crc32(of.encode()) + replica) % len(machines)]
+    return NodeAffinitySchedulingStrategy(machine, soft=True, _spill_on_unavailable=True)
+
+
+def _handle(
+    import_path: str,
+    name: str,
+    blueprint: Blueprint,
+    placed: Callable[[], Any],
+    *args: Any,
+    **options: Any,
+) -> Any:
+    """``placed`` says where, if the actor is not there yet."""
+    key = blueprint.namespace, name
+    if key in _handles:
+        return _handles[key]
     remote: Any = ray.remote(pkgutil.resolve_name(import_path)).options(
         name=name,
-        namespace=NAMESPACE,
+        namespace=blueprint.namespace,
         lifetime="detached",
         get_if_exists=True,
         max_restarts=-1,
         max_concurrency=_CONCURRENT_CALLS,
+        scheduling_strategy=placed(),
         enable_task_events=False,  # measured: task events cost 10 to 15 % of an actor's CPU
-        **{"num_cpus": 0, **options},
+        **{"num_cpus": _A_LITTLE_CPU, **options},
     )
-    _handles[name] = remote.remote(*args)
-    return _handles[name]
+    _handles[key] = remote.remote(blueprint, *args)
+    return _handles[key]

@@ -5,6 +5,7 @@ each actor reads the environment of its own machine, so that secrets neither tra
 store.
 """
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,11 @@ from mesh.config.files import FileText
 from mesh.config.model import Auth, Config, McpServer, parse
 from mesh.config.workspace_variable import with_workspace
 from mesh.core.ids import shard_of
-from mesh.store.chosen import shards_of
+from mesh.store.chosen import shards_of, store_of
 from mesh.tree.plan import all_nodes
+
+NAMESPACE = "mesh"
+"""What the namespaces in Ray of all actors begin with."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """One version of one agent. ``keepers`` processes own ``shards`` shards of its conversations. ``nodes``
-    are those of the tree, by node path. All paths are absolute.
+    """One version of one agent, as a deployment has it, whose number is ``generation``. Its keepers share
+    the ``shards`` shards of the conversations. ``nodes`` are those of the tree, by node path. All paths are
+    absolute.
+
+    ``namespace`` is that of its actors in Ray, another one for each store.
 
     ``workspace`` is that of the process that started the agent; a machine whose environment names another one
     uses that. ``listen_host``: the host on which its actors take calls; empty for the address of each one's
@@ -44,13 +51,14 @@ class Blueprint:
     source: str
     origin: str
     data_dir: Path
-    keepers: int
     shards: int
     nodes: Mapping[str, Placement]
     idle_timeout_s: float
+    namespace: str = NAMESPACE
     workspace: Path | None = None
     listen_host: str = ""
     leaves: bool = False
+    generation: int = 0
     keys_file: Path | None = None
     files: Mapping[str, FileText] = field(default_factory=dict)
 
@@ -66,14 +74,6 @@ class Blueprint:
         """The shard of a conversation or an approval."""
         return shard_of(some_id, self.shards)
 
-    def keeper_of(self, shard: int) -> int:
-        """The number of the keeper that owns a shard."""
-        return shard % self.keepers
-
-    def shards_of(self, keeper: int) -> Sequence[int]:
-        """The shards that a keeper owns."""
-        return range(keeper, self.shards, self.keepers)
-
 
 def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
     """The blueprint of a config. ``one_machine``: all actors will be on this machine."""
@@ -83,10 +83,10 @@ def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
         source=config.source,
         origin=config.origin,
         data_dir=config.data_dir.absolute(),
-        keepers=min(config.cluster.keepers, shards_of(config)),
         shards=shards_of(config),
         nodes=placements(config),
         idle_timeout_s=config.cluster.idle_timeout_s,
+        namespace=f"{NAMESPACE}-{_short(store_of(config, config.data_dir.absolute()).name)}",
         workspace=config.workspace,
         listen_host="127.0.0.1" if one_machine else "",
         keys_file=config.auth.keys_file.absolute() if config.auth else None,
@@ -110,3 +110,7 @@ def placements(config: Config) -> dict[str, Placement]:
         planned.path: Placement(planned.node.name, planned.node.replicas, dict(planned.node.resources))
         for planned in all_nodes(config)
     }
+
+
+def _short(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:8]

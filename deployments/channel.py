@@ -15,6 +15,9 @@ endpoint's secret, which is known only to those who may call the actor; the endp
 frame, which says that the secret was right. No call is sent before that, so a connection that was refused
 has run nothing.
 
+With TLS a connection counts as made after its handshake, which may take `GREET_WITHIN_S`: those in theirs are
+bounded by that, and by the number of files that the process may open.
+
 A connection that has not sent the secret is unauthenticated (`mesh.net.admission`). It may send
 `MAX_GREETING` bytes within `GREET_WITHIN_S`, and an endpoint holds at most `MAX_UNAUTHENTICATED` of them:
 above that, the oldest is closed.
@@ -29,14 +32,15 @@ import hmac
 import logging
 import secrets
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import count
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 
-from mesh.core.errors import MeshError, Unavailable
+from mesh.core.errors import MeshError, NotHeld, Unavailable
 from mesh.net.admission import BACKLOG, PendingConnections
 from mesh.net.backoff import jittered
 
@@ -47,7 +51,7 @@ GREET_WITHIN_S = 2.0
 _CONNECT_WITHIN_S = 10.0
 _CONNECT_TRIES = 5
 _RETRY_S = 0.2
-_SILENT_FOR_S = 15
+_SILENT_FOR_S = 9
 """How long a machine may not answer before its connections count as lost. A process that dies is noticed at
 once, because its kernel closes the connection."""
 
@@ -61,6 +65,10 @@ Answer = Callable[[bytes], Awaitable[bytes]]
 
 class ConnectionLost(Unavailable):
     """The actor died, or the connection to it broke. The call may have run or not."""
+
+
+class Moved(ConnectionLost):
+    """The actor is there, and does not have any more what was called. The call may have run or not."""
 
 
 class CallFailed(MeshError):
@@ -89,6 +97,7 @@ class _Result(msgspec.Struct, frozen=True, array_like=True):
     id: int
     content: bytes
     failure: str = ""
+    is_moved: bool = False
 
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -137,6 +146,11 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """Closes the connection at once and discards what is buffered."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is not derived from it
@@ -211,7 +225,9 @@ class _ToEndpoint(_Connection):
         waiting = self.waiting.get(result.id)
         if waiting is None or waiting.done():
             return  # its caller gave up
-        if result.failure:
+        if result.is_moved:
+            waiting.set_exception(Moved(result.failure))
+        elif result.failure:
             waiting.set_exception(CallFailed(result.failure))
         else:
             waiting.set_result(result.content)
@@ -224,15 +240,27 @@ class _ToEndpoint(_Connection):
                 waiting.set_exception(ConnectionLost("the process at the other end died"))
 
 
+class Calls(Protocol):
+    """What carries calls: a `Channel`, or what finds one for each call."""
+
+    async def call(
+        self, method: str, content: bytes = b"", *, cancels: bool = False, end_within_s: float | None = None
+    ) -> bytes:
+        """The result of one call. Raises `ConnectionLost` or `CallFailed`."""
+        ...
+
+
 class Channel:
     """The caller's side. ``locate`` asks Ray where the actor listens now; it raises `ConnectionLost` while
-    the actor is nowhere. Used by one event loop."""
+    the actor is nowhere. ``tls``: what encrypts the connection (`deployments.tls`). Used by one event
+    loop."""
 
-    def __init__(self, locate: Callable[[], Awaitable[Address]]) -> None:
+    def __init__(self, locate: Callable[[], Awaitable[Address]], tls: ssl.SSLContext | None = None) -> None:
         self._locate = locate
+        self._tls = tls
         self._ids = count()
         self._connection: _ToEndpoint | None = None
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[_ToEndpoint] | None = None
 
     async def call(
         self, method: str, content: bytes = b"", *, cancels: bool = False, end_within_s: float | None = None
@@ -259,23 +287,35 @@ class Channel:
 
     def close(self) -> None:
         """Closes the connection; the next call opens another."""
+        if self._connecting is not None:
+            self._connecting.cancel()
         if self._connection is not None:
-            self._connection.close()
+            self._connection.abort()
 
     async def _connected(self) -> _ToEndpoint:
         """The open connection, or a new one. Raises `ConnectionLost`."""
         if self._connection is not None and self._connection.is_open:
             return self._connection
-        # Calls that come at the same time share one connection: the first opens it, the others find it.
-        async with self._connecting:
-            if self._connection is not None and self._connection.is_open:
-                return self._connection
-            try:
-                async with asyncio.timeout(_CONNECT_WITHIN_S):
-                    self._connection = await self._connect()
-            except (OSError, TimeoutError) as problem:
-                raise ConnectionLost(f"the actor cannot be reached: {problem or 'timed out'}") from None
-            return self._connection
+        # Calls that come at the same time share one connection, or its failure. None of them is cancelled
+        # with another one.
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect_in_time())
+            # All who wait may have given up by then.
+            self._connecting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        connecting = self._connecting
+        await asyncio.wait({connecting})
+        try:
+            return connecting.result()
+        except asyncio.CancelledError:
+            raise ConnectionLost("the channel was closed while it connected") from None
+
+    async def _connect_in_time(self) -> _ToEndpoint:
+        try:
+            async with asyncio.timeout(_CONNECT_WITHIN_S):
+                self._connection = await self._connect()
+        except (OSError, TimeoutError) as problem:
+            raise ConnectionLost(f"the actor cannot be reached: {problem or 'timed out'}") from None
+        return self._connection
 
     async def _connect(self) -> _ToEndpoint:
         """A connection that the endpoint accepted. Tried again when it is refused: the actor may have been
@@ -284,7 +324,7 @@ class Channel:
         for _ in range(_CONNECT_TRIES):
             address = await self._locate()
             protocol = partial(_ToEndpoint, address.secret)
-            _, connection = await loop.create_connection(protocol, address.host, address.port)
+            _, connection = await loop.create_connection(protocol, address.host, address.port, ssl=self._tls)
             try:
                 if await connection.is_accepted():
                     return connection
@@ -329,21 +369,18 @@ class _FromCaller(_Connection):
         else:
             self._endpoint.unauthenticated.refuse(self, "wrong_secret")
 
-    def abort(self) -> None:
-        """Closes the connection at once and discards what is buffered."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._endpoint.unauthenticated.remove(self)
 
 
 class Endpoint:
-    """The called actor's side: answers each call by the function of its method, in a task of its own."""
+    """The called actor's side: answers each call by the function of its method, in a task of its own. ``tls``
+    as in `Channel`."""
 
-    def __init__(self, methods: Mapping[str, Answer]) -> None:
+    def __init__(self, methods: Mapping[str, Answer], tls: ssl.SSLContext | None = None) -> None:
         self._methods = methods
+        self._tls = tls
         self._secret = secrets.token_bytes(16)
         self.unauthenticated = PendingConnections(MAX_UNAUTHENTICATED, GREET_WITHIN_S, _log)
         self._server: asyncio.Server | None = None
@@ -353,7 +390,14 @@ class Endpoint:
         """Starts to listen on a port that the system chooses, and returns the address."""
         if self._server is None:
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(lambda: _FromCaller(self), host, 0, backlog=BACKLOG)
+            self._server = await loop.create_server(
+                lambda: _FromCaller(self),
+                host,
+                0,
+                backlog=BACKLOG,
+                ssl=self._tls,
+                ssl_handshake_timeout=GREET_WITHIN_S if self._tls else None,
+            )
         return Address(host, self._server.sockets[0].getsockname()[1], self._secret)
 
     def accepts(self, secret: bytes) -> bool:
@@ -389,6 +433,8 @@ class Endpoint:
             return _Result(call.id, await self._methods[call.method](call.content))
         except asyncio.CancelledError:
             return _Result(call.id, b"", "cancelled")  # its caller waits until it has ended
+        except NotHeld as problem:
+            return _Result(call.id, b"", str(problem), is_moved=True)
         except Exception as problem:  # noqa: BLE001 - the caller is told, and the log has the traceback
             _log.exception("event=call_failed method=%s", call.method)
             return _Result(call.id, b"", f"{type(problem).__name__}: {problem}")

@@ -16,12 +16,8 @@ class CannotStart(MeshError):
     """The mesh did not start. Says what failed and where to look."""
 
 
-NAMESPACE = "mesh"
-"""Ray's namespace of all actors of all agents."""
-
 _PROBE_S = 5.0
 _COMMON: dict[str, Any] = {
-    "namespace": NAMESPACE,
     "log_to_driver": False,
     "logging_level": logging.ERROR,
     "configure_logging": True,
@@ -31,19 +27,21 @@ _COMMON: dict[str, Any] = {
 @dataclass(frozen=True)
 class Joined:
     """The Ray that this process uses. ``dashboard``: its host and port, or empty. ``logs``: the folder of its
-    logs on this machine."""
+    logs on this machine. ``is_on_this_machine_only``: the address of this machine in the cluster is one that
+    nobody else reaches."""
 
     dashboard: str
     logs: str
+    is_on_this_machine_only: bool
 
 
-def start_local() -> Joined:
+def start_local(*, with_dashboard: bool) -> Joined:
     """Starts Ray on this machine. Raises `CannotStart`."""
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)  # it warns when it is not started in the main thread
     try:
-        context = ray.init("local", include_dashboard=True, dashboard_host="127.0.0.1", **_COMMON)
+        context = ray.init("local", include_dashboard=with_dashboard, dashboard_host="127.0.0.1", **_COMMON)
     except Exception as problem:  # Ray raises nothing more particular
         raise CannotStart(f"Ray does not start on this machine: {problem}") from problem
     return _joined(context)
@@ -66,7 +64,10 @@ def join(address: str) -> Joined:
 
 
 def _joined(context: Any) -> Joined:
-    return Joined(context.dashboard_url or "", f"{context.address_info['session_dir']}/logs")
+    import ray
+
+    here = str(ray.util.get_node_ip_address()).startswith("127.")  # type: ignore[no-untyped-call]
+    return Joined(context.dashboard_url or "", f"{context.address_info['session_dir']}/logs", here)
 
 
 def why_unreachable() -> str:
@@ -93,8 +94,9 @@ def close_replica() -> None:
     port on which the replica takes calls from other deployments, of which a mesh makes none.
 
     A patch of Serve (ray 2.60): a replica binds that port to ``[::]``, no setting changes the address, and
-    it unpickles what comes without asking for a token unless ``RAY_AUTH_MODE=token``. Anybody who reaches the
-    port could run anything. `tests/deployments/test_patches.py` fails when Serve binds it in another way."""
+    it unpickles what comes. Where Ray asks for a token (``RAY_AUTH_MODE=token``), so does this port, as
+    `tests/cluster/test_join.py` shows; a Ray of our own does not. `tests/deployments/test_patches.py` fails
+    when Serve binds it in another way."""
     import ray
     from ray.serve._private import replica as module
 
@@ -123,6 +125,15 @@ def missing_resources(demand: Mapping[str, float]) -> list[str]:
     ]
 
 
+def machines() -> list[str]:
+    """The ids of the machines that the cluster has now, this one first."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    return sorted(alive, key=lambda id: (id != here, id))
+
+
 def has_serve() -> bool:
     """Whether Serve runs on the cluster already. No function of Serve says so, but its controller has a name
     (ray 2.60; `tests/deployments/test_patches.py` fails when that changes)."""
@@ -132,8 +143,8 @@ def has_serve() -> bool:
     return any(actor["name"] == "SERVE_CONTROLLER_ACTOR" for actor in names)
 
 
-def leave_serve(ours: Collection[str], *, shut_down: bool, within_s: float) -> None:
-    """Removes our applications at once. With ``shut_down``, Serve too, unless somebody else uses it.
+def leave_serve(ours: Collection[str], *, within_s: float) -> None:
+    """Removes our applications at once.
 
     Their replicas are killed, because Serve lets each live for another half a minute, for the sake of load
     balancers that do not know yet. They are found by the names of their actors, as `has_serve` finds
@@ -151,7 +162,14 @@ def leave_serve(ours: Collection[str], *, shut_down: bool, within_s: float) -> N
                 with suppress(ValueError, ray.exceptions.RayActorError):  # it has ended since
                     ray.kill(ray.get_actor(**actor))
         time.sleep(0.1)
-    if shut_down and not serve.status().applications:
+
+
+def shut_down_serve(ours: Collection[str]) -> None:
+    """Ends Serve, unless somebody else uses it. On a busy machine it still deletes our applications, which
+    may take it half a minute: it ends after that by itself, if nobody waits."""
+    from ray import serve
+
+    if serve.status().applications.keys() <= {*ours}:
         serve.shutdown()  # type: ignore[no-untyped-call]
 
 

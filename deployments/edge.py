@@ -48,7 +48,7 @@ def prepare(env: MutableMapping[str, str], scratch: Path) -> None:
         # Serve replaces an edge that failed three checks: at the default of 10 s, half a minute without HTTP.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
         # An edge that is not ready in time is replaced too: on a loaded machine none would ever come up.
-        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port(8500)),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(_free_port(8404)),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(_free_port(9101)),

@@ -1,20 +1,24 @@
 """A keeper as an actor."""
 
-import logging
-import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from deployments.actor import Actor
 from deployments.blueprint import Blueprint
+from deployments.channel import Address
+from deployments.directory import channel_to
 from deployments.remote import RemoteTree
-from deployments.services import KEEPER
+from deployments.services import KEEPER, KeeperService
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.events import AnyEvent
+from mesh.core.ids import shard_of
 from mesh.core.verdict import Verdict
-from mesh.keeper.recorder import KeeperRecorder
+from mesh.journal.shards import GivenShard, HostRecord
 from mesh.keeper.replies import FollowReply, Reply, WatchReply
 from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
-from mesh.local.keeper_host import KeeperHost, kept_when_there
+from mesh.local.keeper_host import KeeperHost, OpenShard, kept_when_there
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.push.sender import WebhookSender
@@ -29,75 +33,118 @@ from mesh.tree.turn import (
     StartReply,
 )
 
-_log = logging.getLogger("mesh.keeper")
+T = TypeVar("T")
 
 
 class KeeperActor(Actor):
-    """Owner of some shards of the conversations; a `KeeperService`."""
+    """A host of shards of the conversations; a `KeeperService`."""
 
     async def __init__(self, blueprint: Blueprint, number: int) -> None:  # type: ignore[misc]  # Ray awaits it
         await self._begin()
         config = blueprint.config()
+        self._shards = blueprint.shards
         self._store = store_of(config, blueprint.data_dir)
         # Before the journal is open: no conversation may begin on a version that cannot be read again.
         await kept_when_there(self._store.versions, blueprint.digest, blueprint.source, blueprint.files)
         self._sender = WebhookSender(config.card.push_hosts)
         tree = RemoteTree(blueprint, self._store.versions)
-        shards = blueprint.shards_of(number)
-        self._host_of_shards = KeeperHost(config, shards, self._store, tree, self._sender, on_fenced=_exit)
-        self._recorder = KeeperRecorder(self._host_of_shards.of)
-        await self._host_of_shards.start()
         self._serve(KEEPER, self, blueprint)
+        me = _record(blueprint, number, await self.address())
+        self._keepers = KeeperHost(config, self._store, tree, self._sender, me, _ReachedHosts())
+        await self._keepers.start()
 
     async def ask(self, shard: int, request: Request) -> Reply:
-        return await self._host_of_shards.shard(shard).handle(request)
+        return await self._keepers.call(shard, lambda opened: opened.keeper.handle(request))
 
     async def watch(self, request: Watch) -> WatchReply:
-        return await self._host_of_shards.of(request.id).watch(request)
+        return await self._of(request.id, lambda opened: opened.keeper.watch(request))
 
     async def follow(self, shard: int, request: Follow | FollowAgents) -> FollowReply:
-        return await self._host_of_shards.shard(shard).follow(request)
+        return await self._keepers.call(shard, lambda opened: opened.keeper.follow(request))
+
+    async def alive(self) -> None:
+        """See `KeeperService`."""
+
+    async def receive(self, given: GivenShard) -> bool:
+        return await self._keepers.receive(given)
 
     async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
-        return await self._recorder.append(activation, events)
+        id = activation.conversation_id
+        return await self._of(id, lambda opened: opened.recorder.append(activation, events))
 
     async def reserve(
         self, activation: Activation, events: Sequence[AnyEvent], request: CallRequest
     ) -> ReserveReply:
-        return await self._recorder.reserve(activation, events, request)
+        id = activation.conversation_id
+        return await self._of(id, lambda opened: opened.recorder.reserve(activation, events, request))
 
     async def start(
         self, activation: Activation, events: Sequence[AnyEvent], scopes: Sequence[Scope], asker: str
     ) -> StartReply:
-        return await self._recorder.start(activation, events, scopes, asker)
+        id = activation.conversation_id
+        return await self._of(id, lambda opened: opened.recorder.start(activation, events, scopes, asker))
 
     async def slots(self, activation: Activation, request: SlotRequest) -> SlotReply | None:
-        return await self._recorder.slots(activation, request)
+        id = activation.conversation_id
+        return await self._of(id, lambda opened: opened.recorder.slots(activation, request))
 
     async def restart(self, lost: Activation) -> Restarted:
-        return await self._recorder.restart(lost)
+        return await self._of(lost.conversation_id, lambda opened: opened.recorder.restart(lost))
 
     async def remaining(self, conversation_id: str, scopes: Sequence[Scope], on_limit: OnLimit) -> Remaining:
-        return await self._recorder.remaining(conversation_id, scopes, on_limit)
+        return await self._of(
+            conversation_id, lambda opened: opened.recorder.remaining(conversation_id, scopes, on_limit)
+        )
 
     async def grants(self, conversation_id: str, agent: str) -> Sequence[Grant]:
-        return await self._recorder.grants(conversation_id, agent)
+        return await self._of(conversation_id, lambda opened: opened.recorder.grants(conversation_id, agent))
 
     async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
-        return await self._recorder.denial(conversation_id, call)
+        return await self._of(conversation_id, lambda opened: opened.recorder.denial(conversation_id, call))
 
     async def ready(self) -> None:
-        """Returns once the shards are open."""
+        """Returns once its share of the shards is open."""
 
     async def close(self) -> None:
-        """Writes what is only derived."""
-        await self._host_of_shards.close()
+        """Gives the shards to another deployment, if there is one, and writes what is only derived."""
+        await self._keepers.leave(whole_generation=True)
         await self._sender.close()
         await self._store.close()
 
+    async def _of(self, owner: str, work: Callable[[OpenShard], Awaitable[T]]) -> T:
+        """Has the keeper of a conversation do something."""
+        return await self._keepers.call(shard_of(owner, self._shards), work)
 
-def _exit() -> None:
-    """Another keeper owns a shard. Nothing in this process may answer any more, not even calls that have
-    begun: hence no orderly end."""
-    _log.error('event=fenced why="another keeper has opened a shard of this; this one ends"')
-    os._exit(1)
+
+def _record(blueprint: Blueprint, number: int, address: Address) -> HostRecord:
+    """The host, as others see it. An actor has one name for all its processes."""
+    return HostRecord(
+        id=secrets.token_hex(8),
+        name=f"{number} of deployment {blueprint.generation}",
+        generation=blueprint.generation,
+        address=address.host,
+        port=address.port,
+        secret=address.secret,
+    )
+
+
+class _ReachedHosts:
+    """`OtherHosts` that are reached over the network. They are called seldom: each time on a channel of its
+    own."""
+
+    async def answers(self, host: HostRecord) -> None:
+        async with _reached(host) as keeper:
+            await keeper.alive()
+
+    async def give(self, to: HostRecord, given: GivenShard) -> bool:
+        async with _reached(to) as keeper:
+            return await keeper.receive(given)
+
+
+@asynccontextmanager
+async def _reached(host: HostRecord) -> AsyncIterator[KeeperService]:
+    channel = channel_to(host)
+    try:
+        yield KEEPER.stub(channel, f"keeper {host.name}")
+    finally:
+        channel.close()

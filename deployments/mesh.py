@@ -19,12 +19,13 @@ from typing import Any
 
 from rich.console import Console
 
-from deployments import cluster, edge, haproxy
+from deployments import cluster, edge, haproxy, tls
 from deployments.blueprint import demand
 from deployments.cluster import CannotStart
 from deployments.deployed_agent import DeployedAgent
 from mesh.config.model import Config
 
+_log = logging.getLogger("mesh.driver")
 _START_WITHIN_S = 120.0
 _START_EACH_S = 3.0
 _POLL_S = 0.2
@@ -37,11 +38,20 @@ _OF_PROCESS = re.compile(r"^\s*\(\d+\)\s*:\s*")
 class Mesh:
     """The agents, with the Ray and the HTTP edge that they share."""
 
-    def __init__(self, configs: Sequence[Config], console: Console, *, web: str = "", again: bool) -> None:
-        """``web`` is the URL of the web chat, if it is served. ``again`` says that this is a restart, which
-        prints less."""
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        console: Console,
+        *,
+        web: str = "",
+        with_dashboard: bool = True,
+        again: bool,
+    ) -> None:
+        """``web`` is the URL of the web chat, if it is served. ``with_dashboard``: a Ray of our own has its
+        dashboard. ``again`` says that this is a restart, which prints less."""
         self._console = console
         self._web = web
+        self._with_dashboard = with_dashboard
         self._is_again = again
         self.is_ours = not os.environ.get("RAY_ADDRESS")
         self.logs = ""
@@ -82,6 +92,15 @@ class Mesh:
         of our own, whose daemons the supervisor watches."""
         return "" if self.is_ours else cluster.why_unreachable()
 
+    def follow_machines(self) -> None:
+        """Starts what machines that have joined the cluster need. Raises what Ray does when it cannot."""
+        before = self._actors.keys()
+        for agent in self._agents:
+            agent.follow_machines()
+        for name in self._actors.keys() - before:
+            _log.info("event=machine_joined actor=%s", name.replace(" ", "_"))
+            self._ready.add(name)  # nobody waits for it, but it is closed in the end
+
     def stop(self) -> None:
         """Stops what was started on Ray, and Ray itself if it is ours."""
         import ray
@@ -89,15 +108,20 @@ class Mesh:
         if not ray.is_initialized():
             return
         try:
+            replaced = {agent.name for agent in self._agents if not self.is_ours and agent.forget_shared()}
             self._kill_unready()
-            if self._serve_was_used and not self.is_ours:
-                ours = [name for name, _ in self._applications()]
-                cluster.leave_serve(ours, shut_down=self._started_serve, within_s=_CLOSE_WITHIN_S)
+            leaves_serve = self._serve_was_used and not self.is_ours
+            # A newer deployment has replaced the application of its agent: that one is not ours.
+            ours = [name for name, _ in self._applications() if name not in replaced]
+            if leaves_serve:
+                cluster.leave_serve(ours, within_s=_CLOSE_WITHIN_S)
             closing = [self._actors[name].close.remote() for name in self._closable & self._ready]
             if closing:
                 ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN_S)
             for actor in self._actors.values():
                 ray.kill(actor)
+            if leaves_serve and self._started_serve:
+                cluster.shut_down_serve(ours)  # last, as it may take long
         except ray.exceptions.RayError as problem:
             # The signal that stops us may have reached Ray's processes too.
             self._console.print(
@@ -120,8 +144,19 @@ class Mesh:
 
     def _start_ray(self) -> None:
         self._print_step("starting Ray" if self.is_ours else f"joining Ray at {os.environ['RAY_ADDRESS']}")
-        joined = cluster.start_local() if self.is_ours else cluster.join(os.environ["RAY_ADDRESS"])
+        if self.is_ours:
+            joined = cluster.start_local(with_dashboard=self._with_dashboard)
+        else:
+            joined = cluster.join(os.environ["RAY_ADDRESS"])
         self._dashboard, self.logs = joined.dashboard, joined.logs
+        if not joined.is_on_this_machine_only and not tls.is_on(os.environ):
+            self._console.print(
+                "[yellow]mesh: warning:[/] what actors say to each other is not encrypted, and neither is "
+                "what Ray says: set RAY_USE_TLS=1 and Ray's certificates on every machine, or keep others "
+                "out of the network of the cluster (docs/operate.md#on-a-cluster)",
+                highlight=False,
+                soft_wrap=True,
+            )
 
     def _make_actors(self) -> None:
         """Creates all actors without waiting for them: they start in parallel with each other and with
@@ -164,27 +199,36 @@ class Mesh:
         return haproxy.HERE if behind_haproxy else self._host
 
     def _await_actors(self, stop: threading.Event) -> None:
+        within_s = _START_WITHIN_S + _START_EACH_S * len(self._actors)
+        deadline = time.monotonic() + within_s
+        # Nodes last: each waits only so long for its sessions, which may wait for a machine.
+        first = self._closable
+        for names in (first, self._actors.keys() - first):
+            if not self._await_ready([name for name in self._actors if name in names], deadline, stop):
+                missing = self._missing
+                why = f"the cluster has too little of {missing}" if missing else _logs(self.logs)
+                unready = ", ".join(name for name in self._actors if name not in self._ready)
+                raise CannotStart(f"not up after {within_s:g} s: {unready}; {why}")
+
+    def _await_ready(self, names: Sequence[str], deadline: float, stop: threading.Event) -> bool:
+        """Waits until these actors are ready, or somebody stops us. False: they are not in time."""
         import ray
 
-        waiting = {actor.ready.remote(): name for name, actor in self._actors.items()}
-        total = len(waiting)
-        within_s = _START_WITHIN_S + _START_EACH_S * total
-        deadline = time.monotonic() + within_s
+        waiting = {self._actors[name].ready.remote(): name for name in names}
         while waiting and not stop.is_set():
             done, _ = ray.wait(list(waiting), timeout=_POLL_S)
             if not done and time.monotonic() < deadline:
                 continue
             if not done:
-                missing = self._missing
-                why = f"the cluster has too little of {missing}" if missing else _logs(self.logs)
-                raise CannotStart(f"not up after {within_s:g} s: {', '.join(waiting.values())}; {why}")
+                return False
             name = waiting.pop(done[0])
             try:
                 ray.get(done[0])
             except ray.exceptions.RayError as problem:
                 raise CannotStart(f"{name} cannot start: {cause_of(problem)}") from problem
             self._ready.add(name)
-            self._print_step(f"actor {total - len(waiting)} of {total}: {name}")
+            self._print_step(f"actor {len(self._ready)} of {len(self._actors)}: {name}")
+        return True
 
     def _start_edge(self) -> None:
         from ray import serve
@@ -296,11 +340,12 @@ class Mesh:
 @contextmanager
 def _edge_errors(logs: str) -> Iterator[None]:
     """Turns what Serve raises into a line for people. ``logs`` is the directory of Ray's logs."""
-    import ray.serve.exceptions
+    from ray.exceptions import RayError
+    from ray.serve.exceptions import RayServeException
 
     try:
         yield
-    except (RuntimeError, ray.serve.exceptions.RayServeException) as problem:
+    except (RuntimeError, TimeoutError, RayError, RayServeException) as problem:
         raise CannotStart(f"the HTTP edge cannot start: {cause_of(problem)}; {_logs(logs)}") from problem
 
 

@@ -11,6 +11,7 @@ from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.verdict import Verdict
 from mesh.llm.routing import provider_for
 from mesh.policy.grants import Grant
+from mesh.store.chosen import store_of
 from mesh.tree.build import Environment, build_node, reach
 from mesh.tree.plan import all_nodes
 from mesh.tree.ready_node import ReadyNode
@@ -26,7 +27,8 @@ class NodeActor(Actor):
         planned = next(planned for planned in all_nodes(config) if planned.path == path)
         sessions = [as_one(replicas_of(blueprint, server, server.timeout_s)) for server in config.servers]
         environment = Environment(sessions, provider_for, reach, lambda path: RemoteNode(blueprint, path))
-        self._node = ReadyNode(build_node(config, planned, environment), RemoteRecorder(blueprint))
+        recorder = RemoteRecorder(blueprint, store_of(config, blueprint.data_dir).shards)
+        self._node = ReadyNode(build_node(config, planned, environment), recorder)
         self._node.begin()
         leaves = blueprint.leaves or not planned.node.replicas
         self._idle = Idle(blueprint.idle_timeout_s if leaves else None)
@@ -59,6 +61,9 @@ class NodeActor(Actor):
     async def cancel(self, task: AbandonedTask) -> None:
         with self._idle:
             await self._node.cancel(task)
+
+    async def alive(self) -> None:
+        """See `NodeService.alive`."""
 
     async def ready(self) -> None:
         """Returns when the tools are known. Raises what went wrong with them; the next call tries again."""

@@ -139,7 +139,20 @@ def _drive(mesh: Mesh, supervisor: Connection, stop: threading.Event) -> None:
         return  # the start may have failed only because the signal reached what it needs, too
     started.result()
     supervisor.send(MeshReady())
+    if not mesh.is_ours:
+        # In a thread of its own, because Ray may keep it waiting when its head does not answer.
+        threading.Thread(target=_follow_machines, args=(mesh, stop), name="machines", daemon=True).start()
     _await_end(mesh, stop)
+
+
+def _follow_machines(mesh: Mesh, stop: threading.Event) -> None:
+    from ray.exceptions import RayError
+
+    while not stop.wait(_PROBE_EVERY_S):
+        try:
+            mesh.follow_machines()
+        except (RayError, RuntimeError, ValueError) as problem:  # tried again; `_await_end` says what is gone
+            _log.warning("event=machines_unknown %s", fields(why=problem))
 
 
 def _await_end(mesh: Mesh, stop: threading.Event) -> None:

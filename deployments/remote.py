@@ -9,6 +9,7 @@ node      `RemoteRecorder`                ──►  keepers
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,9 +17,10 @@ from itertools import count
 from typing import Any, TypeVar, cast
 
 from deployments import addresses
-from deployments.addresses import keeper_stubs, mcp_session_stub, node_stub, session_name
+from deployments.addresses import mcp_session_stub, node_stub, session_name
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
+from deployments.directory import KeeperDirectory
 from deployments.services import NodeService, ToolSessionService
 from mesh.config.kept_versions import Versions
 from mesh.config.model import McpServer
@@ -28,12 +30,15 @@ from mesh.core.events import AnyEvent, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.places import ROOT, Place
 from mesh.core.verdict import Verdict
+from mesh.journal.shards import Shards
 from mesh.keeper.list_replies import listed
 from mesh.keeper.replies import WatchedEvents, raise_for_refusal
 from mesh.keeper.requests import Follow, FollowAgents, Page, Recent, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
+from mesh.net.backoff import Backoff
+from mesh.net.silent_peers import SilentPeers
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.store.chosen import store_of
@@ -55,6 +60,8 @@ from mesh.tree.turn import (
 
 _PROBE_S = 2.0
 """How long `RayBackend.unready` waits for each actor: a few seconds are what load balancers wait."""
+_ASKED_AGAIN = Backoff(first_s=1.0, longest_s=15.0)
+"""When a replica that did not answer is asked again."""
 _GRACE_S = 5.0
 """How much longer than its own bound a call to a session's actor may take: so that the session's own error,
 which says more, arrives first."""
@@ -68,11 +75,12 @@ class RayBackend:
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._blueprint = blueprint
-        self._keepers = keeper_stubs(blueprint)
         config = blueprint.config()
+        self._store = store_of(config, blueprint.data_dir)
+        self._directory = KeeperDirectory(self._store.shards)
+        self._keepers = self._directory.stubs(blueprint.shards)
         self._replicas = [replicas_of(blueprint, server, server.start_timeout_s) for server in config.servers]
         self._sessions = [as_one(replicas) for replicas in self._replicas]
-        self._store = store_of(config, blueprint.data_dir)
         self.grant_book = self._store.grants
 
     async def ask(self, owner: str, request: RequestFor[R]) -> R:
@@ -103,10 +111,7 @@ class RayBackend:
     async def unready(self) -> list[str]:
         blueprint = self._blueprint
         probes: dict[str, Awaitable[Any]] = {
-            **{
-                f"keeper {number}": addresses.keeper(blueprint, number).ready.remote()
-                for number in range(blueprint.keepers)
-            },
+            **await self._keeper_probes(),
             **{
                 f"node {path} {placement.name}/{replica}": addresses.node(
                     blueprint, path, replica
@@ -125,6 +130,22 @@ class RayBackend:
         )
         return [name for name, found in zip(probes, answers, strict=True) if isinstance(found, BaseException)]
 
+    async def _keeper_probes(self) -> dict[str, Awaitable[Any]]:
+        """Questions to the keepers that have the shards, which are to be those of this deployment, or of a
+        newer one."""
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                map = await self._directory.newest()
+        except (Unavailable, TimeoutError) as problem:
+            return {"keepers": _failed(problem)}
+        hosts = [map.host_of(shard) for shard in range(self.shards)]
+        oldest = self._blueprint.generation
+        lacks = [shard for shard, host in enumerate(hosts) if host is None or host.generation < oldest]
+        without = {"keepers of all shards": _failed(Unavailable(f"shards {lacks}"))} if lacks else {}
+        there = {host.id: host for host in hosts if host}
+        alive = {f"keeper {host.name}": self._directory.alive(host) for host in there.values()}
+        return {**without, **alive}
+
     async def _ask(self, shard: int, request: RequestFor[R]) -> R:
         reply = raise_for_refusal(await self._keepers[shard].ask(shard, cast(Request, request)))
         return cast(R, reply)
@@ -133,9 +154,9 @@ class RayBackend:
 class RemoteRecorder:
     """`Recorder` by calls to the keeper that owns the conversation."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
+    def __init__(self, blueprint: Blueprint, shards: Shards) -> None:
         self._blueprint = blueprint
-        self._keepers = keeper_stubs(blueprint)
+        self._keepers = KeeperDirectory(shards).stubs(blueprint.shards)
 
     async def append(self, activation: Activation, events: Sequence[AnyEvent]) -> Ack:
         keeper = self._keepers[self._blueprint.shard_of(activation.conversation_id)]
@@ -174,23 +195,64 @@ class RemoteRecorder:
         return await keeper.denial(conversation_id, call)
 
 
+class NodeReplicas:
+    """The replicas of one node, in turn. One that does not answer is left out as long as another one does:
+    its machine may be cut off, or its process be stopped."""
+
+    def __init__(self, replicas: Sequence[NodeService]) -> None:
+        self._replicas = replicas
+        self._silent: SilentPeers[int] = SilentPeers(_ASKED_AGAIN, time.monotonic)
+        self._turns = count()
+        self._last = 0
+
+    async def next(self) -> NodeService:
+        """The next one that answers, or else the one that did last."""
+        first = next(self._turns)
+        numbers = [(first + each) % len(self._replicas) for each in range(len(self._replicas))]
+        if len(numbers) > 1:
+            silent = self._silent.ids()
+            for number in numbers:
+                if number not in silent and await self._answers(number):
+                    return self._replicas[number]
+            return self._replicas[self._last]
+        return self._replicas[0]
+
+    async def _answers(self, number: int) -> bool:
+        # Each time: it costs a hundredth of what the call that follows does, which would wait for a process
+        # that is stopped as long as a turn may last.
+        try:
+            await self._replicas[number].alive()
+        except Unavailable:
+            self._silent.note(number)
+            return False
+        self._silent.forget(number)
+        self._last = number
+        return True
+
+    def note_lost(self, replica: NodeService) -> None:
+        """A call of it was lost."""
+        self._silent.note(self._replicas.index(replica))
+
+
 class RemoteNode:
     """`NodeService` by calls to the actors of one node, its replicas in turn."""
 
     def __init__(self, blueprint: Blueprint, path: str) -> None:
         self._carriers: dict[Activation, NodeService] = {}
         replicas = max(1, blueprint.nodes[path].replicas)
-        self._replicas = [node_stub(blueprint, path, replica) for replica in range(replicas)]
-        self._calls = count()
+        self._replicas = NodeReplicas([node_stub(blueprint, path, number) for number in range(replicas)])
 
     async def __call__(self, turn: PassInput) -> PassOutput:
         """`RunNode`."""
         return await self.run(turn)
 
     async def run(self, turn: PassInput) -> PassOutput:
-        carrier = self._carriers[turn.activation] = self._next()
+        carrier = self._carriers[turn.activation] = await self._replicas.next()
         try:
             return await carrier.run(turn)
+        except ConnectionLost:
+            self._replicas.note_lost(carrier)
+            raise
         finally:
             if self._carriers.get(turn.activation) is carrier:
                 del self._carriers[turn.activation]
@@ -204,36 +266,33 @@ class RemoteNode:
 
     async def problems(self, call: ToolCall) -> str:
         try:
-            return await self._next().problems(call)
+            return await (await self._replicas.next()).problems(call)
         except ToolSessionError as problem:
             # The node does not know its tools yet, as while a server starts again.
             raise Unavailable(str(problem)) from problem
 
     async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
         try:
-            return await self._next().verdict(call, grants)
+            return await (await self._replicas.next()).verdict(call, grants)
         except ToolSessionError as problem:
             raise Unavailable(str(problem)) from problem
 
     async def preview(self, call: ToolCall, offset: int) -> Preview | None:
         try:
-            return await self._next().preview(call, offset)
+            return await (await self._replicas.next()).preview(call, offset)
         except ToolSessionError as problem:
             raise Unavailable(str(problem)) from problem
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         try:
-            return await self._next().settle(call)
+            return await (await self._replicas.next()).settle(call)
         except (ToolSessionError, CallFailed) as problem:
             # The node does not know its tools yet, or has a defect. The turn is about to end, and the call
             # may have run: the keeper asks again for a while before it gives up on the result.
             raise Unavailable(str(problem)) from problem
 
     async def cancel(self, task: AbandonedTask) -> None:
-        await self._next().cancel(task)
-
-    def _next(self) -> NodeService:
-        return self._replicas[next(self._calls) % len(self._replicas)]
+        await (await self._replicas.next()).cancel(task)
 
 
 class RemoteTree:
@@ -410,3 +469,7 @@ def replicas_of(blueprint: Blueprint, server: McpServer, timeout_s: float) -> li
 def as_one(replicas: Sequence[RemoteSession]) -> ToolSession:
     """The sessions with one server as the nodes see them."""
     return ReplicatedSession(replicas[0].server, replicas) if len(replicas) > 1 else replicas[0]
+
+
+async def _failed(problem: Exception) -> None:
+    raise problem

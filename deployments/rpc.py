@@ -25,8 +25,8 @@ from typing import Any, Generic, TypeVar, cast, get_type_hints
 import msgspec
 from msgspec.structs import astuple
 
-from deployments.channel import Answer, Channel, ConnectionLost
-from mesh.core.errors import CallRevoked, MeshError, ToolSessionError, Unavailable
+from deployments.channel import Answer, Calls, ConnectionLost
+from mesh.core.errors import CallRevoked, MeshError, NotHeld, ToolSessionError, Unavailable
 from mesh.net.backoff import Backoff, Patience
 
 _RECONNECTING = Backoff(first_s=0.2, longest_s=0.2, jitter=0.0)
@@ -143,6 +143,8 @@ class _Wire:
         """Runs a call; its outcome, as it travels."""
         try:
             return _pack((await method(*astuple(self._unpack_arguments(call))),))
+        except NotHeld:
+            raise  # the caller has to look for another end, which is the business of its channel
         except (Unavailable, ToolSessionError) as error:
             return _pack((None, _described(error)))
 
@@ -151,7 +153,7 @@ class _Stub:
     """The caller's side of a service. Each service derives a class from this, with its methods: this one has
     none, lest it hides one of theirs."""
 
-    def __init__(self, channel: Channel, name: str) -> None:
+    def __init__(self, channel: Calls, name: str) -> None:
         self._channel = channel
         self._name = name
 
@@ -166,7 +168,7 @@ def _sender(wire: _Wire, terms: CallTerms) -> Callable[..., Awaitable[Any]]:
     return send
 
 
-async def _outcome(channel: Channel, name: str, method: str, call: bytes, terms: CallTerms) -> bytes:
+async def _outcome(channel: Calls, name: str, method: str, call: bytes, terms: CallTerms) -> bytes:
     """Raises `Unavailable` when there is no outcome; `ConnectionLost` is a kind of that."""
     try:
         async with asyncio.timeout(terms.within_s):
@@ -175,7 +177,7 @@ async def _outcome(channel: Channel, name: str, method: str, call: bytes, terms:
         raise _silent(name, terms) from None
 
 
-async def _repeated(channel: Channel, name: str, method: str, call: bytes, terms: CallTerms) -> bytes:
+async def _repeated(channel: Calls, name: str, method: str, call: bytes, terms: CallTerms) -> bytes:
     patience = Patience(_RECONNECTING, terms.repeat_for_s)
     while True:
         try:
@@ -201,7 +203,7 @@ class Service(Generic[P]):
         methods = {wire.name: _sender(wire, terms[method]) for method, wire in self._wires.items()}
         self._stub = type(f"{protocol.__name__}Stub", (_Stub,), methods)
 
-    def stub(self, channel: Channel, name: str) -> P:
+    def stub(self, channel: Calls, name: str) -> P:
         """An object of the Protocol's type that calls the other end. ``name`` is that of the other end in
         messages for people."""
         return cast(P, self._stub(channel, name))

@@ -12,6 +12,7 @@ from deployments.rpc import FOREVER, CallTerms, Service
 from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.verdict import Verdict
+from mesh.journal.shards import GivenShard
 from mesh.keeper.replies import FollowReply, Reply, WatchReply
 from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
@@ -42,6 +43,14 @@ class KeeperService(Recorder, Protocol):
 
     async def follow(self, shard: int, request: Follow | FollowAgents) -> FollowReply:
         """See `Backend.follow`."""
+        ...
+
+    async def receive(self, given: GivenShard) -> bool:
+        """See `KeeperHost.receive`."""
+        ...
+
+    async def alive(self) -> None:
+        """Nothing: whoever asks wants to know that it answers."""
         ...
 
 
@@ -76,6 +85,10 @@ class NodeService(Protocol):
         """See `Tree.cancel`."""
         ...
 
+    async def alive(self) -> None:
+        """As `KeeperService.alive`."""
+        ...
+
 
 KEEPER = Service(
     KeeperService,
@@ -85,6 +98,8 @@ KEEPER = Service(
         # The keeper must not keep a watcher, or the place of an exclusive one, for a client that has left.
         KeeperService.watch: CallTerms(repeat_for_s=60, retry_after_s=5, cancels=True),
         KeeperService.follow: CallTerms(repeat_for_s=60, retry_after_s=5, cancels=True),
+        KeeperService.alive: CallTerms(within_s=2),
+        KeeperService.receive: CallTerms(within_s=10),  # longer than `KeeperHost.receive` takes
         # A pass waits for these; when the keeper does not answer for so long, the pass is interrupted.
         KeeperService.append: CallTerms(repeat_for_s=FOREVER, within_s=30),
         KeeperService.reserve: CallTerms(repeat_for_s=FOREVER, within_s=30),
@@ -107,6 +122,7 @@ NODE = Service(
         NodeService.preview: CallTerms(),
         NodeService.settle: CallTerms(),
         NodeService.cancel: CallTerms(),
+        NodeService.alive: CallTerms(within_s=2),
     },
 )
 

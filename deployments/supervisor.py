@@ -30,6 +30,8 @@ _TICK_S = 0.25
 _CHECK_EVERY_S = 1.0
 _UPDATE_WATCHDOG_EVERY_S = 10.0
 _STOP_WITHIN_S = 5.5
+_LEAVE_WITHIN_S = 20.0
+"""A driver that is ended earlier leaves its Serve behind on the cluster that it has joined."""
 
 
 class RayDied(MeshError):
@@ -50,6 +52,7 @@ class Supervisor:
         stop: threading.Event,
         *,
         with_web: bool,
+        with_dashboard: bool,
     ) -> None:
         self._configs = configs
         self._console = console
@@ -58,6 +61,7 @@ class Supervisor:
         self._relay = relay
         self._policy = policy
         self._stop = stop
+        self._with_dashboard = with_dashboard
         self._web = WebChat(relay, scratch / "web.err", watchdog.close_in_child) if with_web else None
         self._restarts: list[float] = []
         self._was_ready = False
@@ -76,17 +80,23 @@ class Supervisor:
     def _run(self) -> None:
         while not self._stop.is_set():
             web = self._web.url if self._web else ""
-            mesh = Mesh(self._configs, self._console, web=web, again=self._was_ready)
+            mesh = Mesh(
+                self._configs,
+                self._console,
+                web=web,
+                with_dashboard=self._with_dashboard,
+                again=self._was_ready,
+            )
             driver = DriverProcess(
                 mesh, self._console, self._scratch / "driver.err", self._watchdog.close_in_child
             )
             try:
                 self._watch(driver, mesh)
-                self._take_down(driver)
+                self._take_down(driver, mesh)
             except RayDied as problem:
                 self._record_loss(str(problem))
             except MeshError:
-                self._take_down(driver)
+                self._take_down(driver, mesh)
                 raise
             finally:
                 driver.kill()
@@ -148,11 +158,11 @@ class Supervisor:
         why = f"the {daemon} died; Ray starts it again"
         self._relay.log(logging.WARNING, f"event=daemon_died {fields(why=why)}")
 
-    def _take_down(self, driver: DriverProcess) -> None:
+    def _take_down(self, driver: DriverProcess, mesh: Mesh) -> None:
         self._say("stopping …")
         if self._web:
             self._web.ask_to_end()
-        driver.stop(_STOP_WITHIN_S)
+        driver.stop(_STOP_WITHIN_S if mesh.is_ours else _LEAVE_WITHIN_S)
 
     def _say(self, text: str) -> None:
         self._console.print(f"[dim]mesh:[/] {text}", highlight=False)

@@ -45,7 +45,15 @@ def up(config: Config, console: Console, *others: Config, options: RunOptions) -
         policy = RestartPolicy(most=options.max_restarts)
         try:
             supervisor = Supervisor(
-                (config, *others), console, watchdog, Path(scratch), relay, policy, stop, with_web=options.web
+                (config, *others),
+                console,
+                watchdog,
+                Path(scratch),
+                relay,
+                policy,
+                stop,
+                with_web=options.web,
+                with_dashboard=options.dashboard,
             )
             supervisor.run()
         finally:

@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 
 from mesh.core.errors import MeshError
-from mesh.disk.atomic import sync_folder, write_all
+from mesh.disk.atomic import reason, replace, sync_folder, write_all
 from mesh.disk.lock import FileLock
 
 FILE = "mesh_secret"
@@ -23,8 +23,8 @@ def mesh_secret(folder: Path) -> bytes:
     try:
         text = _read_or_create(path)
     except OSError as problem:
-        why = problem.strerror or problem
-        raise MeshError(f"{path}: the secret of the mesh cannot be read or made: {why}") from None
+        what = "the secret of the mesh cannot be read or made"
+        raise MeshError(f"{path}: {what}: {reason(problem)}") from None
     try:
         found = bytes.fromhex(text.decode("ascii"))
     except ValueError:
@@ -36,6 +36,16 @@ def mesh_secret(folder: Path) -> bytes:
             "delete it; then a message from before that is sent again counts as a new one"
         )
     return found
+
+
+def replace_secret(folder: Path, secret: bytes) -> None:
+    """Makes this the secret of the mesh whose data directory is ``folder``. Raises `MeshError`."""
+    path = folder / FILE
+    try:
+        replace(path, secret.hex().encode(), synced=True)
+        sync_folder(folder)
+    except OSError as problem:
+        raise MeshError(f"{path}: the secret of the mesh cannot be written: {reason(problem)}") from None
 
 
 def _read_or_create(path: Path) -> bytes:

@@ -33,6 +33,7 @@ from mesh.core.events import (
     NodeStatus,
     Paused,
     Spend,
+    StoreWentBack,
     TextDelta,
     ToolCall,
     ToolCallDelta,
@@ -257,7 +258,7 @@ class Transcript:
             case Paused():
                 yield from self._print_all_texts()
                 self.outcome = event
-            case Completed() | Error():
+            case Completed() | Error() | StoreWentBack():
                 yield from self._turn_ended(event)
             case AgentTold() | LimitReached() | LlmLost() | Spend() | ToolProgress() | Trace() | CutOff():
                 yield from self._noted(event)
@@ -393,8 +394,11 @@ class Transcript:
         said = took if event.status == "completed" else f"{took}  {why}"
         return CallStatus(self._node(event.step), event.step, note, mark, said, tone)
 
-    def _turn_ended(self, event: Completed | Error) -> Iterator[TranscriptPart]:
+    def _turn_ended(self, event: Completed | Error | StoreWentBack) -> Iterator[TranscriptPart]:
         yield from self._print_all_texts()
+        if isinstance(event, StoreWentBack):  # an error follows if the turn was open
+            yield Notice(f"✗ {clean(event.message)}", "bad")
+            return
         self.pending.clear()
         self.outcome = event
         match event:

@@ -36,7 +36,7 @@ from mesh.core.actions import AgentAction
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
-from mesh.core.events import AnyEvent, CutOff, NewsAction, Preview, decode
+from mesh.core.events import STORE_WENT_BACK, AnyEvent, CutOff, NewsAction, Preview, decode
 from mesh.core.spending import SpendReport
 from mesh.core.view import ConversationView
 from mesh.net.backoff import Backoff, Patience
@@ -115,6 +115,12 @@ class _ErrorResponse(msgspec.Struct):
 
 class _Numbered(msgspec.Struct):
     seq: int = 0
+    type: str = ""
+
+    @property
+    def is_of_loss(self) -> bool:
+        """Whether the store has lost what had this number before."""
+        return self.type == STORE_WENT_BACK
 
 
 def new_key() -> str:
@@ -418,7 +424,7 @@ class MeshClient:
             yield Connected()
             async for data in data_of_events(response):
                 number = _number(data)
-                if number.seq and number.seq <= (after or 0):
+                if number.seq and number.seq <= (after or 0) and not number.is_of_loss:
                     continue
                 after = number.seq or after
                 if (event := _event(data)) is not None:

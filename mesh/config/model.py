@@ -50,7 +50,18 @@ from mesh.core.events import NewsAction
 from mesh.core.hints import Unannotated
 
 DEFAULT_MODEL = "gemini-2.5-flash"
-DEPLOYMENT_KEYS = ("host", "port", "allowed_hosts", "cors", "auth", "data_dir", "store", "cluster", "card")
+DEPLOYMENT_KEYS = (
+    "host",
+    "port",
+    "allowed_hosts",
+    "cors",
+    "auth",
+    "data_dir",
+    "store",
+    "retention",
+    "cluster",
+    "card",
+)
 """Keys that say where an agent runs, not what it is. They do not change the digest, nor does
 ``llm.prices``."""
 
@@ -492,12 +503,12 @@ class Auth(ConfigSection):
 
 
 class Cluster(ConfigSection):
-    """How many processes of each kind there are. ``nodes`` is the number of replicas of an agent that has no
-    ``agent:``. Actors that are made on first use (``replicas: 0`` and older versions) leave after
-    ``idle_timeout_s`` without work."""
+    """How many processes of each kind there are; of keepers, ``auto`` is one a machine. ``nodes`` is the
+    number of replicas of an agent that has no ``agent:``. Actors that are made on first use (``replicas: 0``
+    and older versions) leave after ``idle_timeout_s`` without work."""
 
     gateways: Annotated[int, Field(ge=1, le=1000)] = 1
-    keepers: Annotated[int, Field(ge=1, le=1000)] = 1
+    keepers: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = "auto"
     nodes: Annotated[int, Field(ge=1, le=1000)] = 1
     idle_timeout_s: Seconds = 300
 
@@ -508,6 +519,17 @@ class StoreOptions(ConfigSection):
 
     url: DatabaseUrl
     namespace: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "mesh"
+
+
+Days = Annotated[float, Field(gt=0, le=36_600)]
+
+
+class RetentionOptions(ConfigSection):
+    """When conversations are deleted by themselves: after so many days in which nothing happened, completed
+    ones (``completed_days``), and all whose newest turn has ended (``idle_days``). None keeps them."""
+
+    completed_days: Days | None = None
+    idle_days: Days | None = None
 
 
 def _store_options(value: Any) -> Any:
@@ -524,9 +546,9 @@ class Config(ConfigSection):
     ``allowed_hosts`` are names under which clients reach the API, besides addresses, ``localhost``, ``host``
     and the host of ``card.url``; requests for other names are refused. With ``auth`` None everybody who
     reaches the API may use it. ``store`` is the database that keeps the conversations, or its URL; with None
-    they are files in ``data_dir``. An approval that nobody decides within ``approval_timeout_s`` counts as
-    rejected; None means that it waits for ever. ``intervene`` is what people may do with agents
-    at work; None means all of it.
+    they are files in ``data_dir``. ``retention`` says when they are deleted. An approval that nobody decides
+    within ``approval_timeout_s`` counts as rejected; None means that it waits for ever. ``intervene`` is what
+    people may do with agents at work; None means all of it.
 
     Other processes get `source` and `files`, and parse them in their own environment, so that secrets are
     never sent.
@@ -542,6 +564,7 @@ class Config(ConfigSection):
     auth: Auth | None = None
     data_dir: Directory = Path("data")
     store: Annotated[StoreOptions | None, BeforeValidator(_store_options)] = None
+    retention: RetentionOptions = RetentionOptions()
     llm: LlmOptions = LlmOptions()
     mcp: ServerOptions | None = None
     mcp_servers: Many[McpServer] = ()

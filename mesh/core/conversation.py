@@ -47,6 +47,7 @@ from mesh.core.events import (
     NodeCompleted,
     Paused,
     StepEvent,
+    StoreWentBack,
     ToolCall,
     ToolIntent,
     ToolResult,
@@ -60,6 +61,9 @@ from mesh.core.spending import Sum
 
 ConversationStatus = Literal["active", "waiting_approval", "completed"]
 _MOST_ARTIFACTS = 100
+_PARTLY_LOST = (
+    "the store has lost a part of this turn, so it ended; what was done in it may have taken effect"
+)
 
 
 class ToolCallView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -125,6 +129,7 @@ class Conversation:
         # What an agent returned to the user: the open turn ends by it.
         self.returned: ToolResult | None = None
         self.is_stopped = False  # a person has deleted the root agent of the open turn
+        self.store_loss: StoreWentBack | None = None  # the newest one
         self.paused = False
         self.state: dict[str, str] = {}
         self.llm_calls = 0  # of the newest turn
@@ -252,7 +257,14 @@ class Conversation:
     def needs_pass(self) -> bool:
         """Whether a pass over the tree can bring the open turn on without a person."""
         waits = self.paused and (self.is_waiting or self.is_held)
-        return self.turn_open and (self.is_stopped or self.returned is not None or not waits)
+        ends = self.is_stopped or self.returned is not None or bool(self.ends_because)
+        return self.turn_open and (ends or not waits)
+
+    @property
+    def ends_because(self) -> str:
+        """Why the open turn can only end, for a person; empty if it may go on."""
+        is_lost = self.store_loss is not None and self.store_loss.turn == self.turn
+        return _PARTLY_LOST if is_lost and self.turn_open else ""
 
     @property
     def session_state(self) -> dict[str, str]:
@@ -302,6 +314,9 @@ class Conversation:
                 self._opened(event)
             case Completed() | Error():
                 self._closed(event)
+            case StoreWentBack():
+                self.store_loss = event
+                self._say("assistant", event.message, event)
             case ConversationCompleted():
                 self.is_completed = True
             case Paused():

@@ -9,7 +9,8 @@
     │  └─ TooLarge            it is over a bound
     ├─ Unavailable            send the same again after `retry_after_s`
     │  ├─ TooManyRequests     too much of the same waits already
-    │  └─ NodeLost            a node was begun anew for so long that nobody waits for it any more
+    │  ├─ NodeLost            a node was begun anew for so long that nobody waits for it any more
+    │  └─ NotHeld             another keeper host may have the shard: look again which one has it
     ├─ LlmError               a model call failed for good (retries are spent); ends the turn
     ├─ ToolSessionError       a tool call has no outcome; `may_have_run` says what is known
     │  └─ CallRevoked         its claim does not hold any more: it did not run; claim it anew, or leave it
@@ -125,6 +126,11 @@ class CallRevoked(ToolSessionError):
 
     def __reduce__(self) -> tuple[type, tuple[str]]:  # type: ignore[override]
         return type(self), (str(self),)
+
+
+class NotHeld(Unavailable):
+    """The keeper host that was asked does not have the shard, or not any more: another one may have it. What
+    was asked may have been done."""
 
 
 class JournalError(MeshError):

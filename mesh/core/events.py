@@ -758,6 +758,19 @@ class Error(Event, frozen=True):
     message: str
 
 
+class StoreWentBack(Event, frozen=True):
+    """The store has lost events that it had acknowledged, up to number ``lost_up_to``: it failed over to a
+    standby that did not have them, for instance. This event has the number of the first of them. What they
+    told of may have happened. An open turn ends by it. ``message`` says so, for a person."""
+
+    lost_up_to: int
+    message: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.turn}|{self.lost_up_to}|StoreWentBack"
+
+
 class ConversationCompleted(Event, frozen=True):
     """The conversation is completed and takes no more messages."""
 
@@ -813,8 +826,11 @@ AnyEvent = (
     | ApprovalShown
     | Completed
     | Error
+    | StoreWentBack
     | ConversationCompleted
 )
+
+STORE_WENT_BACK = str(StoreWentBack.__struct_config__.tag)
 
 NAMES = frozenset(kind.__struct_config__.tag for kind in get_args(AnyEvent))
 """The wire name of every event."""

@@ -1,5 +1,7 @@
 """The HTTP application of an agent: routes, documents and errors before any backend. Knows no Ray."""
 
+from functools import cache
+
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
@@ -26,8 +28,8 @@ def http_app(backend: Backend, config: Config, secret: bytes, links: Links = Lin
     Starlette's: a request of theirs passes through no layer of FastAPI's (docs/decisions/openapi.md).
     """
     app = FastAPIOffline(title=config.name, version=config.digest, redoc_url=None)
-    document = openapi.document(config)
-    app.openapi = lambda: document  # type: ignore[method-assign]
+    # Made when somebody asks for it: it takes longer than all the rest.
+    app.openapi = cache(lambda: openapi.document(config))  # type: ignore[method-assign]
     bounded = BoundedBackend(backend, config.limits.max_ongoing_requests)
     streams = Streams(bounded, config.limits.max_streams)
     app.router.routes += [

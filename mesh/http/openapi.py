@@ -401,6 +401,15 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/conversations/{conversation_id}"): Operation(
         "conversations", "One conversation", TurnBody, {"shown": _SHOWN}, errors=(404, *_BUSY)
     ),
+    ("DELETE", "/conversations/{conversation_id}"): Operation(
+        "conversations",
+        "Delete a conversation, for good, with its webhooks. One with an open turn has to be cancelled first",
+        TurnBody,
+        {"deleted": _SHOWN},
+        about="The conversation as it was",
+        errors=(400, 404, *_BUSY),
+        conflict="conversation … has an open turn; cancel it first",
+    ),
     ("POST", "/conversations/{conversation_id}/messages"): Operation(
         "conversations",
         "Send a message",

@@ -28,7 +28,17 @@ from mesh.http.request_budget import RequestBudgets
 from mesh.http.responses import error_response, json_response, route, turn_response
 from mesh.http.streams import EventStream, Streams, wants_stream
 from mesh.keeper.replies import ConversationReply, Conversations, NothingTaken, TurnReply
-from mesh.keeper.requests import Cancel, Complete, Create, Decide, Page, SendMessage, Show, ShowPreview
+from mesh.keeper.requests import (
+    Cancel,
+    Complete,
+    Create,
+    Decide,
+    Delete,
+    Page,
+    SendMessage,
+    Show,
+    ShowPreview,
+)
 from mesh.tree.inventory import inventory
 from mesh.tree.outline import agents
 
@@ -57,6 +67,7 @@ class RestApi:
             route("POST", "/conversations", self._create),
             route("GET", "/conversations", self._list),
             route("GET", conversation, self._show),
+            route("DELETE", conversation, self._delete),
             route("POST", f"{conversation}/messages", self._send_message),
             route("POST", f"{conversation}/complete", self._complete),
             route("POST", f"{conversation}/cancel", self._cancel),
@@ -104,6 +115,11 @@ class RestApi:
     async def _show(self, request: Request) -> Response:
         conversation_id = request.path_params["conversation_id"]
         return turn_response(await self._backend.ask(conversation_id, Show(conversation_id)))
+
+    async def _delete(self, request: Request) -> Response:
+        conversation_id = request.path_params["conversation_id"]
+        delete = Delete(conversation_id, caller_of(request, b"").by)
+        return turn_response(await self._backend.ask(conversation_id, delete))
 
     async def _send_message(self, request: Request) -> Response:
         return await self._turn(request, self._sent(request))

@@ -25,7 +25,7 @@ from mesh.disk.atomic import reason, replace
 from mesh.disk.fence import Fences
 from mesh.journal.append_queue import AppendQueue, QueuedAppend
 from mesh.journal.on_disk import JournalEnd, JournalFiles
-from mesh.journal.port import Append
+from mesh.journal.port import Append, check_end
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -72,6 +72,19 @@ class FileJournal:
         except OSError as problem:
             raise JournalError(
                 f"conversation {conversation_id}: its journal cannot be read: {reason(problem)}"
+            ) from None
+
+    async def ends(self, conversation_ids: Sequence[str]) -> dict[str, int]:
+        found = {id: await self.read(id) for id in conversation_ids}
+        return {id: events[-1].seq for id, events in found.items() if events}
+
+    async def erase(self, shard: int, epoch: int, conversation_id: str, seq: int) -> None:
+        await self._queue.settled(conversation_id)
+        try:
+            await self._run(lambda: self._erase(shard, epoch, conversation_id, seq))
+        except OSError as problem:
+            raise JournalError(
+                f"conversation {conversation_id} cannot be removed: {reason(problem)}"
             ) from None
 
     async def sizes(self) -> dict[str, int]:
@@ -132,6 +145,12 @@ class FileJournal:
                 problems.append(problem)
         if problems:
             raise problems[0]
+
+    def _erase(self, shard: int, epoch: int, conversation_id: str, seq: int) -> None:
+        with self._fences.writing(shard, epoch):
+            if last := self._files.tail(shard, conversation_id).seq:
+                check_end(conversation_id, last, seq)
+            self._files.erase(conversation_id)
 
     def _raise_epoch(self, shard: int) -> int:
         epoch = self._fences.raise_epoch(shard)

@@ -5,7 +5,7 @@ read again when the keeper starts. So a start reads the size of each file, and t
 """
 
 import heapq
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -37,6 +37,19 @@ class Index:
         """Notes a conversation as it is now, and the size of its journal."""
         entry = entry_of(conversation)
         self._put(_Indexed(entry.summary, entry.needs_pass, entry.expires_at, entry.asking, size=size))
+
+    def remove(self, conversation_id: str) -> None:
+        """Forgets a conversation, if it is known."""
+        kept = self._kept.pop(conversation_id, None)
+        if kept is None:
+            return
+        entry = kept.summary
+        self._take_from_order(kept)
+        self._count_out(kept)
+        suffix = id_suffix(entry.id)
+        self._suffixes[suffix].remove(entry.id)
+        if not self._suffixes[suffix]:
+            del self._suffixes[suffix]
 
     def is_current(self, conversation_id: str, size: int) -> bool:
         """Whether the journal is as long as when its entry was noted."""
@@ -79,6 +92,19 @@ class Index:
         later = [entry for entry in asked if not before or entry.updated_cursor < before]
         return heapq.nlargest(limit, later, key=attrgetter("updated_cursor")), len(asked)
 
+    async def unchanged(self, before: str, status: str, after: str, limit: int) -> list[ConversationSummary]:
+        """Looks at each conversation."""
+        summaries = (kept.summary for kept in self._kept.values())
+        old = (
+            each
+            for each in summaries
+            if each.updated_at < before
+            and each.updated_cursor > after
+            and each.turn_state not in TURN_UNDER_WAY
+            and (not status or each.status == status)
+        )
+        return heapq.nsmallest(limit, old, key=attrgetter("updated_cursor"))
+
     async def with_suffix(self, some_id: str) -> Sequence[str]:
         return list(self._suffixes.get(id_suffix(some_id), ()))
 
@@ -100,16 +126,27 @@ class Index:
         entry = kept.summary
         old = self._kept.get(entry.id)
         if old is None:
-            insort(self._order, (entry.created_at, entry.id))
             self._suffixes[id_suffix(entry.id)].append(entry.id)
         else:
-            self._counts[old.summary.status] -= 1
-            for agent in old.asking:
-                self._asking[agent].discard(entry.id)
+            self._count_out(old)
+        # Every append comes here: the order is left as it is but for a conversation that began anew.
+        if old is None or old.summary.created_at != entry.created_at:
+            if old is not None:
+                self._take_from_order(old)
+            insort(self._order, (entry.created_at, entry.id))
         for agent in kept.asking:
             self._asking[agent].add(entry.id)
         self._counts[entry.status] += 1
         self._kept[entry.id] = kept
+
+    def _take_from_order(self, kept: _Indexed) -> None:
+        entry = kept.summary
+        del self._order[bisect_left(self._order, (entry.created_at, entry.id))]
+
+    def _count_out(self, kept: _Indexed) -> None:
+        self._counts[kept.summary.status] -= 1
+        for agent in kept.asking:
+            self._asking[agent].discard(kept.summary.id)
 
 
 def _is_selected(entry: ConversationSummary, selection: Selection) -> bool:

@@ -72,6 +72,11 @@ class Listing(Protocol):
         are selected in all, whatever ``limit`` and ``before`` say."""
         ...
 
+    async def unchanged(self, before: str, status: str, after: str, limit: int) -> list[ConversationSummary]:
+        """Those ``limit`` conversations without an open turn that changed first, of one status or any: before
+        the moment ``before``, and after ``after`` (``updated_at|id``)."""
+        ...
+
     async def with_suffix(self, some_id: str) -> Sequence[str]:
         """The conversations to which an approval or an agent with this id may belong."""
         ...

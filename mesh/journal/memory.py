@@ -1,10 +1,10 @@
 """The store in memory: for tests, and as the simplest statement of what the port means."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mesh.core.errors import StaleEpoch, WrongSequence
 from mesh.core.events import AnyEvent
-from mesh.journal.port import Append
+from mesh.journal.port import Append, check_end, snapshot_name
 
 
 class MemoryJournal:
@@ -20,8 +20,7 @@ class MemoryJournal:
         return self._epochs[shard]
 
     async def append(self, shard: int, epoch: int, append: Append) -> int:
-        if epoch != self._epochs.get(shard):
-            raise StaleEpoch(f"shard {shard} was opened again after epoch {epoch}")
+        self._check(shard, epoch)
         journal = self._journals.get(append.conversation_id, [])
         if len(journal) != append.after:
             raise WrongSequence(
@@ -34,6 +33,16 @@ class MemoryJournal:
     async def read(self, conversation_id: str) -> list[AnyEvent]:
         return list(self._journals.get(conversation_id, ()))
 
+    async def ends(self, conversation_ids: Sequence[str]) -> dict[str, int]:
+        return {id: len(self._journals[id]) for id in conversation_ids if id in self._journals}
+
+    async def erase(self, shard: int, epoch: int, conversation_id: str, seq: int) -> None:
+        self._check(shard, epoch)
+        if last := len(self._journals.get(conversation_id, ())):
+            check_end(conversation_id, last, seq)
+        self._journals.pop(conversation_id, None)
+        self._blobs.pop(snapshot_name(conversation_id), None)
+
     async def sizes(self) -> dict[str, int]:
         return {conversation_id: len(journal) for conversation_id, journal in self._journals.items()}
 
@@ -45,3 +54,7 @@ class MemoryJournal:
 
     async def close(self) -> None:
         return None
+
+    def _check(self, shard: int, epoch: int) -> None:
+        if epoch != self._epochs.get(shard):
+            raise StaleEpoch(f"shard {shard} was opened again after epoch {epoch}")

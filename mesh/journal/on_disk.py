@@ -26,6 +26,7 @@ from typing import NamedTuple
 from mesh.core.errors import JournalDamaged, JournalError
 from mesh.core.events import AnyEvent, Live, decode
 from mesh.disk.atomic import reason, sync_folder, write_all
+from mesh.journal.port import snapshot_name
 from mesh.runtime.logs import fields
 
 _PREFIX, _SUFFIX = "conversation_", ".jsonl"
@@ -104,6 +105,18 @@ class JournalFiles:
         with self._end_unknown_on_failure(shard, conversation_id):
             os.fdatasync(self._fds[conversation_id])
         self._tails[conversation_id] = end
+
+    def erase(self, conversation_id: str) -> None:
+        """Removes a journal and its snapshot, durably; the caller is behind the fence. Raises `OSError`."""
+        fd = self._fds.pop(conversation_id, None)
+        if fd is not None:
+            os.close(fd)
+        # The journal last: as long as it is there, the conversation is, and can be erased again.
+        for path in (self._folder / snapshot_name(conversation_id), self._path(conversation_id)):
+            path.unlink(missing_ok=True)
+        sync_folder(self._folder)
+        self._tails.pop(conversation_id, None)
+        self._unknown_ends.pop(conversation_id, None)
 
     def sizes(self) -> dict[str, int]:
         """The size of each journal, in bytes."""

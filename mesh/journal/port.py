@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from mesh.core.errors import WrongSequence
 from mesh.core.events import AnyEvent
 from mesh.journal.listing import ListingEntry
 
@@ -57,6 +58,18 @@ class Journal(Protocol):
         `JournalDamaged`, or another `JournalError` if the storage fails."""
         ...
 
+    async def ends(self, conversation_ids: Sequence[str]) -> dict[str, int]:
+        """Returns the number of the last event of each of these conversations that has a journal. Raises
+        `JournalError`."""
+        ...
+
+    async def erase(self, shard: int, epoch: int, conversation_id: str, seq: int) -> None:
+        """Removes a journal whose last event is ``seq``, durably, with the blob of this conversation and what
+        the listing of a store has of it; nothing if there is no such journal. It waits for its appends as
+        `read` does. Raises `StaleEpoch`, or `WrongSequence` if the journal ends elsewhere, having removed
+        nothing; and another `JournalError` if the storage fails, having removed it or not."""
+        ...
+
     async def sizes(self) -> dict[str, int]:
         """Returns the size of each conversation's journal, in a unit that grows with every append."""
         ...
@@ -72,3 +85,15 @@ class Journal(Protocol):
     async def close(self) -> None:
         """Ends what runs in the background. What was acknowledged is durable already."""
         ...
+
+
+def snapshot_name(conversation_id: str) -> str:
+    """The name of the blob that shows a conversation as REST does."""
+    return f"conversation_{conversation_id}.json"
+
+
+def check_end(conversation_id: str, last: int, seq: int) -> None:
+    """Raises `WrongSequence` if the last event of a journal that is to be erased is another one than was
+    seen."""
+    if last != seq:
+        raise WrongSequence(f"conversation {conversation_id} is at event {last}, not {seq}: it is not erased")

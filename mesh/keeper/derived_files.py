@@ -14,7 +14,7 @@ import msgspec
 from mesh.core.conversation import Conversation
 from mesh.core.view import view
 from mesh.journal.index import Index
-from mesh.journal.port import Journal
+from mesh.journal.port import Journal, snapshot_name
 from mesh.runtime.logs import fields
 
 _DELAY_S = 0.7
@@ -32,6 +32,7 @@ class Snapshots:
         self.index = index
         self._dirty: dict[str, Conversation] = {}
         self._writer: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
         self._index_due = time.monotonic() + _INDEX_EVERY_S
 
     def mark(self, conversation: Conversation) -> None:
@@ -41,6 +42,12 @@ class Snapshots:
         self._dirty[conversation.id] = conversation
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_soon())
+
+    async def forget(self, conversation_id: str) -> None:
+        """Writes nothing more of a conversation; waits for a write that is under way."""
+        self._dirty.pop(conversation_id, None)
+        async with self._writing:
+            return
 
     async def load_index(self, sizes: dict[str, int]) -> None:
         """Fills the index as far as it was saved and is still so."""
@@ -65,8 +72,12 @@ class Snapshots:
             await self._write()
 
     async def _write(self) -> None:
+        async with self._writing:
+            await self._write_now()
+
+    async def _write_now(self) -> None:
         dirty, self._dirty = self._dirty, {}
-        blobs = {f"conversation_{i}.json": msgspec.json.encode(view(c)) for i, c in dirty.items()}
+        blobs = {snapshot_name(i): msgspec.json.encode(view(c)) for i, c in dirty.items()}
         started = time.monotonic()
         if started >= self._index_due:
             blobs[self._index_name] = self.index.save()

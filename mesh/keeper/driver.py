@@ -154,13 +154,15 @@ class Driver:
 
     async def _pass_or_end(self, loaded: LoadedConversation, trouble: "_Trouble | None") -> None:
         """Runs the next pass; or ends the turn, if it is to be cancelled, trouble has lasted for too long, or
-        the journal would refuse the next pass too."""
+        the journal would refuse the next pass too, or has lost a part of the turn."""
         longest = self._turn_timeout_s if loaded.is_journal_failing else self._unavailable_for_s
         is_over = trouble is not None and trouble.lasted_s > longest
-        if is_over or loaded.refused_because:
-            message = loaded.refused_because or f"no node could run the turn: {trouble and trouble.problem}"
-            results = await self._settle_all(loaded)
+        why = loaded.refused_because or loaded.conversation.ends_because
+        if is_over or why:
+            message = why or f"no node could run the turn: {trouble and trouble.problem}"
+            results, abandoned = await self._settle_all(loaded), _abandoned_tasks(loaded)
             await loaded.append([*results, Error(turn=loaded.turn, message=message)])
+            await self._cancel_tasks(abandoned)
             return
         try:
             await self._pass(loaded)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from mesh.core.conversation import Conversation
-from mesh.core.errors import Conflict
+from mesh.core.errors import Conflict, NotFound
 from mesh.core.events import AnyEvent, Completed, CutOff, Error, Paused, now
 from mesh.journal.port import Journal
 from mesh.keeper.loaded_conversation import LoadedConversation
@@ -50,7 +50,7 @@ class EventFeeds:
                 f"the stream of conversation {request.id} is open elsewhere; there is one at a time"
             )
         seq = loaded.conversation.seq
-        after = seq if request.after is None else min(request.after, seq)
+        after = seq if request.after is None else _known(loaded.conversation, request.after)
         with loaded.audience.attended(seq, request.watcher, WAIT_S) as recent:
             cursor = request.cursor if recent.knows(request.cursor) else recent.after(after)
             if cursor is None:
@@ -97,9 +97,20 @@ class EventFeeds:
         """Events from the journal; those after its end are in the recent, from the cursor on."""
         until = conversation.seq
         journaled = await self._journal.read(conversation.id)
+        if not journaled:
+            raise NotFound(f"conversation {conversation.id} was deleted")
         events = list(_bounded(event for event in journaled if after < event.seq <= until))
         last = events[-1].seq
         return _watched(conversation, events, request.turn, last, cursor if last == until else 0)
+
+
+def _known(conversation: Conversation, after: int) -> int:
+    """The last event that a watcher knows, who has received event ``after``. One that is beyond the end had a
+    part that the store has lost."""
+    if after <= conversation.seq:
+        return after
+    loss = conversation.store_loss
+    return loss.seq - 1 if loss else conversation.seq
 
 
 def _watched(

@@ -14,7 +14,8 @@ every turn that was left open (`Recovery`).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from heapq import nsmallest
 from itertools import chain
 from operator import attrgetter
@@ -45,7 +46,7 @@ from mesh.core.history import messages_of
 from mesh.core.pending_approvals import may_be_covered
 from mesh.core.places import Place
 from mesh.core.verdict import Verdict
-from mesh.core.view import view
+from mesh.core.view import summary, view
 from mesh.journal.listing import Listing
 from mesh.journal.port import Journal
 from mesh.keeper.approvals import Approvals
@@ -86,6 +87,7 @@ from mesh.keeper.requests import (
     Complete,
     Create,
     Decide,
+    Delete,
     DeleteWebhook,
     Export,
     FindFirstReply,
@@ -106,7 +108,9 @@ from mesh.keeper.requests import (
     ShowPreview,
     Watch,
 )
+from mesh.keeper.retention import Retention, RetentionDays
 from mesh.keeper.shard import Shard
+from mesh.keeper.store_losses import AcknowledgedEnds
 from mesh.keeper.transfer import exported_lines, imported_events
 from mesh.policy.book import GrantBook
 from mesh.policy.grants import Grant
@@ -136,7 +140,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have, each with whether
     its price is known, ``startable`` the agents that each may start (`startable_agents`), ``nodes`` what its
     journals say of its nodes (`infos_of_nodes`), ``limits`` their budgets (`limits_by_path`), ``intervene``
-    what people may do with agents at work."""
+    what people may do with agents at work, ``retention`` when conversations are deleted by themselves."""
 
     agent: str
     digest: str
@@ -154,6 +158,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_loaded: int = 5_000
     max_recovering: int = 256
     agents_at_once: int = 32
+    retention: RetentionDays = RetentionDays()
 
 
 class Keeper:
@@ -172,6 +177,7 @@ class Keeper:
         on_fenced: Callable[[], None] = lambda: None,
         listing: Listing | None = None,
         recovering: asyncio.Semaphore | None = None,
+        acknowledged: AcknowledgedEnds | None = None,
     ) -> None:
         self._journal = journal
         self._settings = settings
@@ -187,6 +193,7 @@ class Keeper:
             on_fenced,
             self._appended,
             self._unloaded,
+            acknowledged or AcknowledgedEnds(),
         )
         self._feeds = EventFeeds(journal)
         self._changed_agents = ChangedAgents()
@@ -204,6 +211,7 @@ class Keeper:
             settings.startable,
             settings.intervene,
         )
+        self._retention = Retention(self._shard.listing, settings.retention, self._delete_old)
         self._recovery = Recovery(
             self._shard,
             self._driver,
@@ -211,9 +219,10 @@ class Keeper:
             recovering or asyncio.Semaphore(settings.max_recovering),
         )
 
-    async def start(self) -> None:
-        """Takes the shard over and goes on with every turn that was left open."""
-        epoch = await self._shard.open()
+    async def start(self, tokens: Mapping[str, str] | None = None) -> None:
+        """Takes the shard over and goes on with every turn that was left open. ``tokens`` are the `tokens` of
+        the keeper that gave it away."""
+        epoch = await self._shard.open(tokens or {})
         await self._push.open(epoch, self._shard.owns)
         listing = self._shard.listing
         for when, conversation_id in await listing.deadlines():
@@ -224,9 +233,20 @@ class Keeper:
         for conversation_id in await listing.open_turns():
             self._recovery.start(conversation_id)
         self._covered.start()
+        self._retention.start()
+
+    def tokens(self) -> dict[str, str]:
+        """The bearer tokens for which open turns act, by conversation; whoever goes on with them needs
+        these."""
+        return self._shard.tokens()
+
+    async def look_for_losses(self) -> None:
+        """Looks whether the store has lost something. Raises `JournalError`."""
+        await self._shard.look_for_losses()
 
     async def close(self) -> None:
         """Stops driving turns (they stay open) and writes what is only derived."""
+        await self._retention.close()
         await self._recovery.close()
         await self._covered.close()
         await self._approvals.close()
@@ -331,8 +351,8 @@ class Keeper:
                 return await self._note_approval_shown(request)
             case FindFirstReply():
                 return await self._find_first_reply(request)
-            case Complete():
-                return await self._complete(request)
+            case Complete() | Delete():
+                return await self._end(request)
             case Show() | ShowPreview():
                 return await self._show(request)
             case Page() | Recent():
@@ -404,6 +424,13 @@ class Keeper:
         await self._shard.flush()
         return await listed(self._shard.listing, request)
 
+    async def _end(self, request: Complete | Delete) -> ConversationReply:
+        match request:
+            case Complete():
+                return await self._complete(request)
+            case Delete():
+                return await self._delete(request)
+
     async def _complete(self, request: Complete) -> ConversationReply:
         loaded = await self._shard.get(request.id)
         async with loaded.turn_lock:  # after the messages that came before
@@ -417,11 +444,35 @@ class Keeper:
                 await loaded.append([ConversationCompleted(turn=conversation.turn)])
             return conversation_reply(conversation)
 
+    async def _delete(self, request: Delete) -> ConversationReply:
+        loaded = await self._shard.get(request.id)
+        await self._erase(loaded, by=request.by)
+        return conversation_reply(loaded.conversation)
+
+    async def _delete_old(self, conversation_id: str, before: str) -> None:
+        loaded = await self._shard.get(conversation_id)
+        if summary(loaded.conversation).updated_at < before:
+            await self._erase(loaded, by="retention")
+
+    async def _erase(self, loaded: LoadedConversation, by: str) -> None:
+        """Deletes a conversation. Raises `Conflict` if something happens in it."""
+        id, seq = loaded.conversation.id, loaded.conversation.seq
+        _check_may_be_deleted(loaded)  # at once, and not when the turn has ended that runs
+        async with loaded.turn_lock:
+            loaded.check_current()
+            _check_may_be_deleted(loaded)
+            if loaded.conversation.seq != seq:
+                raise Conflict(f"something happened in conversation {id} meanwhile; delete it again")
+            # Before the journal: none of them may stay, with its secret, after the conversation.
+            await self._push.forget(id)
+            await self._shard.erase(loaded)
+        _log.info("event=conversation_deleted %s", fields(conversation=id, by=by))
+
     async def _transfer(self, request: Export | Import) -> JournalLines | ConversationReply:
         if isinstance(request, Import):
             return await self._import(request)
         loaded = await self._flushed(request.id)
-        lines = exported_lines(await self._journal.read(request.id))
+        lines = exported_lines(await self._shard.events_of(request.id))
         return JournalLines(loaded.conversation.session_id, lines)
 
     async def _import(self, request: Import) -> ConversationReply:
@@ -437,6 +488,11 @@ class Keeper:
             case SetWebhook():
                 ended = not conversation.turn_open
                 webhooks = [await self._push.set(request.id, request.webhook, conversation.seq, ended=ended)]
+                try:
+                    await self._shard.get(request.id)
+                except (NotFound, Conflict):  # it was deleted meanwhile
+                    await self._push.forget(request.id)
+                    raise
             case ListWebhooks():
                 webhooks = self._push.of(request.id)
             case DeleteWebhook():
@@ -591,7 +647,7 @@ class Keeper:
 
     async def _meant_before(self, loaded: LoadedConversation, request: Intervene) -> str:
         """The id of the agent that an intervention of an earlier turn was about, or that it added."""
-        events, key = await self._journal.read(loaded.conversation.id), request.caller.idempotency_key
+        events, key = await self._shard.events_of(loaded.conversation.id), request.caller.idempotency_key
         for told in events:
             if key and isinstance(told, AgentTold) and told.idempotency_key == key:
                 return shown_for(told, loaded.conversation.id)
@@ -599,7 +655,7 @@ class Keeper:
 
     async def _show_agent(self, request: ShowAgent) -> AgentReply:
         loaded = await self._shard.with_agent(request.agent)
-        events = [as_agents_see(event) for event in await self._journal.read(loaded.conversation.id)]
+        events = [as_agents_see(event) for event in await self._shard.events_of(loaded.conversation.id)]
         agent = loaded.conversation.agents.view(request.agent) or next(
             each for each in agents_of(events) if each.agent_id == request.agent
         )
@@ -623,13 +679,19 @@ class Keeper:
             if request.conversation and not self._shard.owns(request.conversation):
                 return FollowedAgents((), cursor, is_whole=True)
             whole = ListAgents(request.conversation, limit=MOST_KEPT)
-            return FollowedAgents(await self._agents_of(whole), cursor, is_whole=True)
+            try:
+                return FollowedAgents(await self._agents_of(whole), cursor, is_whole=True)
+            except Conflict:  # it is just being deleted
+                return FollowedAgents((), cursor, is_whole=True)
         by_conversation: dict[str, list[str]] = {}
         for id, agent in changed:
             if request.conversation in ("", id):
                 by_conversation.setdefault(id, []).append(agent)
-        found = [await self._agents_with(id, agents) for id, agents in by_conversation.items()]
-        return FollowedAgents([*chain.from_iterable(found)], cursor)
+        found: list[AgentView] = []
+        for id, agents in by_conversation.items():
+            with suppress(NotFound, Conflict):  # it was deleted, or is just being so
+                found += await self._agents_with(id, agents)
+        return FollowedAgents(found, cursor)
 
     async def _agents_with(self, id: str, agents: Sequence[str]) -> list[AgentView]:
         """Agents of a conversation that have changed. Their turn may be over, and another one have begun."""
@@ -637,7 +699,7 @@ class Keeper:
         found = [*loaded.as_they_stand(loaded.conversation.agents.views_of(agents))]
         if len(found) < len(agents):
             missing = {*agents} - {agent.agent_id for agent in found}
-            events = await self._journal.read(id)
+            events = await self._shard.events_of(id)
             found += [agent for agent in agents_of(events) if agent.agent_id in missing]
         return found
 
@@ -685,7 +747,7 @@ class Keeper:
 
     async def _as_of(self, conversation_id: str, seq: int) -> Conversation:
         """The conversation as it was when event ``seq`` had just been journaled."""
-        events = await self._journal.read(conversation_id)
+        events = await self._shard.events_of(conversation_id)
         return fold(event for event in events if event.seq <= seq)
 
     async def _flushed(self, conversation_id: str) -> LoadedConversation:
@@ -725,3 +787,8 @@ def _without_unseen(conversation: Conversation, request: Decide) -> Decide:
         if decision.if_pending or conversation.was_shown(decision.uuid, request.seen)
     )
     return msgspec.structs.replace(request, decisions=seen)
+
+
+def _check_may_be_deleted(loaded: LoadedConversation) -> None:
+    if loaded.held_message is not None or loaded.conversation.turn_open:
+        raise Conflict(f"conversation {loaded.conversation.id} has an open turn; cancel it first")

@@ -21,7 +21,7 @@ from mesh.core.agent_limits import AgentsStarted, is_start, refusal
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.budget import CallRequest, Scope, scope_of, tightest, with_limits
 from mesh.core.conversation import Conversation, fold
-from mesh.core.errors import JournalError, JournalRefused, Unavailable, WrongSequence
+from mesh.core.errors import JournalError, JournalRefused, MeshError, NotFound, Unavailable, WrongSequence
 from mesh.core.events import (
     AgentStarted,
     AgentTold,
@@ -150,7 +150,7 @@ class LoadedConversation:
         self.is_journal_failing = False  # whether the last append failed
         self.refused_because = ""  # why the journal will never take something of the newest turn
         self.is_dropped = False  # see `drop`
-        self._dropped_because = ""
+        self._dropped_because: MeshError | None = None
         self._is_behind = False  # whether its journal may have more than what is in memory
         self._lists_ahead = lists_ahead
         # With `lists_ahead`: the conversation with the events that are being appended. A fold of its own, so
@@ -264,13 +264,16 @@ class LoadedConversation:
 
     def check_current(self) -> None:
         """Raises `WrongSequence` if another object has taken the place of this one."""
+        if isinstance(self._dropped_because, NotFound):
+            raise NotFound(str(self._dropped_because))
         if self.is_dropped:
             what = f"is read again from its journal, because {self._dropped_because}"
             raise WrongSequence(f"conversation {self.conversation.id} {what}; send the same again")
 
-    def drop(self, problem: WrongSequence) -> None:
-        """Goes on with nothing more: it may differ from its journal, and another object takes its place."""
-        self.is_dropped, self._dropped_because = True, str(problem)
+    def drop(self, problem: WrongSequence | NotFound) -> None:
+        """Goes on with nothing more: it may differ from its journal, and another object takes its place; or
+        it is deleted."""
+        self.is_dropped, self._dropped_because = True, problem
         self.held_message = None
         self.close()
         self.cancel_pass()

@@ -128,6 +128,14 @@ class Complete(RequestFor[ConversationReply], frozen=True, tag=True):
     id: str
 
 
+class Delete(RequestFor[ConversationReply], frozen=True, tag=True):
+    """Deletes a conversation, for good: the reply is what it was. Refused while a turn is open. ``by``: the
+    name of the API key that asks; empty where no keys are asked for."""
+
+    id: str
+    by: str = ""
+
+
 class Show(RequestFor[ConversationReply], frozen=True, tag=True):
     """Asks for one conversation."""
 
@@ -285,6 +293,7 @@ Request = (
     | NoteApprovalShown
     | FindFirstReply
     | Complete
+    | Delete
     | Show
     | ShowPreview
     | Page

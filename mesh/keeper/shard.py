@@ -8,7 +8,7 @@ from itertools import count
 
 from mesh.core.agents_of_turn import agents_of
 from mesh.core.conversation import Conversation, fold
-from mesh.core.errors import JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
+from mesh.core.errors import Conflict, JournalDamaged, JournalError, NotFound, StaleEpoch, WrongSequence
 from mesh.core.events import AnyEvent
 from mesh.core.ids import id_suffix, is_id, shard_of
 from mesh.journal.index import Index
@@ -16,6 +16,7 @@ from mesh.journal.listing import Listing
 from mesh.journal.port import Journal
 from mesh.keeper.derived_files import Snapshots
 from mesh.keeper.loaded_conversation import LoadedConversation
+from mesh.keeper.store_losses import AcknowledgedEnds, losses, told_of
 from mesh.runtime.logs import fields
 
 _RUN_BITS = 32
@@ -30,6 +31,7 @@ class Shard:
 
     ``on_fenced`` is called when another keeper has opened the shard, ``on_append`` after every append, and
     ``on_unloaded`` when a conversation in memory did not agree with its journal and was dropped.
+    ``acknowledged`` is that of the process.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Shard:
         on_fenced: Callable[[], None],
         on_append: Callable[[LoadedConversation, Sequence[AnyEvent]], None],
         on_unloaded: Callable[[str], None],
+        acknowledged: AcknowledgedEnds,
     ) -> None:
         self.unreadable: set[str] = set()
         """Conversations whose journals could not be read when the shard was opened, nor since."""
@@ -56,10 +59,13 @@ class Shard:
         self._on_fenced = on_fenced
         self._on_append = on_append
         self._on_unloaded = on_unloaded
+        self._acknowledged = acknowledged
         self._epoch = 0
+        self._tokens: dict[str, str] = {}
         self._run_numbers = count()
         self._loaded: OrderedDict[str, LoadedConversation] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()  # the drivers of conversations that were dropped
+        self._erasing: set[str] = set()
         self._loading: dict[str, asyncio.Task[LoadedConversation]] = {}
         # What is derived from the journals, where the store has no listing of its own.
         self._snapshots: Snapshots | None = None
@@ -68,8 +74,10 @@ class Shard:
             self._snapshots = Snapshots(journal, f"index2_{number}.json", index)
         self.listing: Listing = listing
 
-    async def open(self) -> int:
-        """Takes the shard over, finds out which conversations there are, and returns the epoch."""
+    async def open(self, tokens: Mapping[str, str]) -> int:
+        """Takes the shard over, finds out which conversations there are, and returns the epoch. ``tokens``
+        are those of `tokens` where it was before."""
+        self._tokens.update(tokens)
         self._epoch = await self._journal.open(self._number)
         # Invariant: greater than every number of an earlier epoch, and one sequence for the whole shard: a
         # conversation that is unloaded and read again must not count from the start.
@@ -98,8 +106,15 @@ class Shard:
         for loaded in self._loaded.values():
             loaded.close()
 
+    def tokens(self) -> dict[str, str]:
+        """The bearer tokens for which open turns act, by conversation. They are never written."""
+        held = {id: loaded.token for id, loaded in self._loaded.items() if loaded.token}
+        return self._tokens | held
+
     async def get(self, conversation_id: str) -> LoadedConversation:
         """Returns a conversation, read from its journal if need be. Raises `NotFound`, `JournalError`."""
+        if conversation_id in self._erasing:
+            raise Conflict(f"conversation {conversation_id} is being deleted")
         loaded = self._loaded.get(conversation_id)
         if loaded is not None and loaded.conversation.seq:
             self._loaded.move_to_end(conversation_id)
@@ -120,6 +135,19 @@ class Shard:
             else self._loaded.setdefault(conversation_id, loaded)
         )
 
+    async def look_for_losses(self) -> None:
+        """Looks whether the store still has all that it acknowledged to this process, and journals what it
+        lost. Raises `JournalError`."""
+        known = [(id, self._acknowledged.of(id)) for id in self._acknowledged.ids() if self.owns(id)]
+        ends = await self._journal.ends([id for id, _ in known])
+        for id in losses(known, ends):
+            loaded = self._loaded.get(id)
+            if loaded is None:
+                self._on_unloaded(id)
+            else:
+                problem = WrongSequence(f"conversation {id}: its journal is shorter than before")
+                self._append_failed(loaded, problem)
+
     async def flush(self) -> None:
         """Makes every message durable that is held."""
         held = [loaded for loaded in self._loaded.values() if loaded.held_message is not None]
@@ -131,6 +159,37 @@ class Shard:
         loaded = self._keep(conversation_id, Conversation())
         await loaded.append(events)
         return loaded
+
+    async def events_of(self, conversation_id: str) -> list[AnyEvent]:
+        """The journal of a conversation. Raises `NotFound` if it was deleted, and `JournalError`."""
+        events = await self._journal.read(conversation_id)
+        if not events:
+            raise NotFound(f"there is no conversation {conversation_id}")
+        return events
+
+    async def erase(self, loaded: LoadedConversation) -> None:
+        """Deletes a conversation, to which nothing is appended any more. Raises `JournalError`; then it is
+        there as before, or not any more."""
+        conversation_id = loaded.conversation.id
+        self._erasing.add(conversation_id)
+        try:
+            self._loaded.pop(conversation_id, None)
+            loaded.drop(NotFound(f"conversation {conversation_id} was deleted"))
+            await self._forget_snapshot(conversation_id)
+            await self._journal.erase(self._number, self._epoch, conversation_id, loaded.conversation.seq)
+            await self._forget_snapshot(conversation_id)  # a late result may have been noted meanwhile
+            self._acknowledged.forget(conversation_id)
+            if self._snapshots is not None:
+                self._snapshots.index.remove(conversation_id)
+        except StaleEpoch:
+            self._on_fenced()
+            raise
+        finally:
+            self._erasing.discard(conversation_id)
+
+    async def _forget_snapshot(self, conversation_id: str) -> None:
+        if self._snapshots is not None:
+            await self._snapshots.forget(conversation_id)
 
     async def with_approval(self, uuid: str) -> LoadedConversation:
         """Returns the conversation that asks for an approval, decided or not. Raises `NotFound`."""
@@ -169,15 +228,33 @@ class Shard:
         return is_id(conversation_id) and shard_of(conversation_id, self._shards) == self._number
 
     async def _load(self, conversation_id: str) -> LoadedConversation:
+        acknowledged = self._acknowledged.of(conversation_id)  # before it is read, which has to show that
         conversation = fold(await self._journal.read(conversation_id))
+        if acknowledged > conversation.seq:
+            lost = f"lost_from={conversation.seq + 1} lost_up_to={acknowledged}"
+            _log.error("event=store_went_back conversation=%s %s", conversation_id, lost)
         if not conversation.id:
+            self._acknowledged.forget(conversation_id)
+            if self._snapshots is not None:  # it was being deleted when the storage failed
+                self._snapshots.index.remove(conversation_id)
             raise NotFound(f"there is no conversation {conversation_id}")
         if conversation_id in self.unreadable:
             self.unreadable.discard(conversation_id)
             if self._snapshots is not None:
                 # No size it could have: it is read again at the next start.
                 self._snapshots.index.put(conversation, 0)
-        return self._keep(conversation_id, conversation)
+        loaded = self._keep(conversation_id, conversation)
+        if acknowledged > conversation.seq:
+            await self._journal_loss(loaded, acknowledged)
+        return loaded
+
+    async def _journal_loss(self, loaded: LoadedConversation, acknowledged: int) -> None:
+        try:
+            await loaded.append([told_of(loaded.conversation, acknowledged)])
+        except BaseException:  # whoever needs the conversation next begins with that again
+            if self._loaded.get(loaded.conversation.id) is loaded:
+                del self._loaded[loaded.conversation.id]
+            raise
 
     def _keep(self, conversation_id: str, conversation: Conversation) -> LoadedConversation:
         assert self._epoch, "the shard is opened before anything is asked of it"
@@ -194,6 +271,7 @@ class Shard:
             self._append_failed,
             lists_ahead=self._snapshots is None,
         )
+        loaded.token = self._tokens.pop(conversation_id, "")
         return self._loaded.setdefault(conversation_id, loaded)
 
     def _unload_idle(self) -> None:
@@ -217,6 +295,7 @@ class Shard:
             index.put(conversation, size)
 
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent], size: int) -> None:
+        self._acknowledged.note(loaded.conversation.id, loaded.conversation.seq)
         if self._snapshots is not None:
             self._snapshots.index.put(loaded.conversation, size)
             self._snapshots.mark(loaded.conversation)

@@ -6,6 +6,8 @@ A mesh on Ray goes on with its conversations, and the other way round, one at a 
 """
 
 import asyncio
+import os
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,8 +15,11 @@ from pathlib import Path
 import httpx2
 
 from mesh.config.model import Config
+from mesh.core.errors import Unavailable
+from mesh.core.ids import shard_of
 from mesh.disk.holder import Holder, held
 from mesh.http.rest_app import rest_app
+from mesh.journal.shards import GivenShard, HostRecord
 from mesh.keeper.keeper import Keeper
 from mesh.keeper.recorder import KeeperRecorder
 from mesh.local.keeper_host import KeeperHost
@@ -64,13 +69,25 @@ async def _started(
     stack.push_async_callback(sender.close)
 
     def keeper_of(owner: str) -> Keeper:
-        return host.of(owner)
+        return host.keeper(shard_of(owner, shards))
 
     recorder = KeeperRecorder(keeper_of)
     versions = LocalVersions(config, data_dir, store.versions, recorder)
     stack.push_async_callback(versions.close)
-    shards = range(shards_of(config))
-    host = KeeperHost(config, shards, store, versions, sender, on_fenced)
+    shards = shards_of(config)
+    me = HostRecord(id=secrets.token_hex(8), name=f"process {os.getpid()}")
+    host = KeeperHost(config, store, versions, sender, me, _NobodyElse(), on_fenced)
     stack.push_async_callback(host.close)
     await host.start()
-    return versions, LocalBackend([*map(host.shard, shards)], versions.catalogues, store.grants)
+    keepers = [host.keeper(shard) for shard in range(shards)]
+    return versions, LocalBackend(keepers, versions.catalogues, store.grants)
+
+
+class _NobodyElse:
+    """`OtherHosts` where there are none: the data directory is held."""
+
+    async def answers(self, host: HostRecord) -> None:
+        raise Unavailable("nobody else is here")
+
+    async def give(self, to: HostRecord, given: GivenShard) -> bool:
+        return False

@@ -27,6 +27,7 @@ from mesh.core.events import (
     LlmLost,
     LlmReserved,
     NodeCompleted,
+    StoreWentBack,
     ToolCall,
     ToolIntent,
     ToolProgress,
@@ -122,8 +123,8 @@ class EventLines:
                 yield self._approval_resolved(event)
             case Completed() | Error():
                 yield from self._turn_ended(event)
-            case ConversationCompleted():
-                yield LogLine("The conversation is complete.", "quiet", clock(event.time))
+            case ConversationCompleted() | StoreWentBack():
+                yield _about_conversation(event)
             case _:
                 pass
 
@@ -314,6 +315,12 @@ class EventLines:
 def _rule(name: str) -> str:
     """Which rule of a policy decided; empty if none did."""
     return f"rule {short_name(name)}" if name and name != "default" else ""
+
+
+def _about_conversation(event: ConversationCompleted | StoreWentBack) -> LogLine:
+    if isinstance(event, StoreWentBack):
+        return LogLine(event.message, "wrong", clock(event.time))
+    return LogLine("The conversation is complete.", "quiet", clock(event.time))
 
 
 def _in_spite_of(event: Completed | NodeCompleted | ToolResult) -> str:

@@ -153,6 +153,14 @@ class PushNotifications:
                 return
         raise TooManyRequests(f"{MAX_PER_KEEPER} push notification configs wait for news here; try again", 60)
 
+    async def forget(self, conversation_id: str) -> None:
+        """Removes all webhooks of a conversation; nothing more is sent to them. Raises `JournalError`."""
+        for webhook in self._webhooks.of(conversation_id):
+            self._deliveries.stop(WebhookKey(conversation_id, webhook.id))
+        if self._webhooks.of(conversation_id):
+            await self._drop(conversation_id)
+        self._idle.pop(conversation_id, None)
+
     async def _drop(self, conversation_id: str) -> None:
         self._idle.pop(conversation_id, None)
         await self._webhooks.drop(conversation_id)

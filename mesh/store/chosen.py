@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from mesh.access.secret import mesh_secret
 from mesh.config.model import Config, StoreOptions
 from mesh.core.errors import MeshError
+from mesh.journal.shards import Shards
+from mesh.journal.shards_in_files import stored_count
 from mesh.store.files import FileStore
 from mesh.store.port import Store
 
@@ -21,16 +23,39 @@ SHARDS = 64
 def store_of(config: Config, data_dir: Path) -> Store:
     """The store of an agent. ``data_dir`` is its folder (`mesh.config.data_dirs`)."""
     if config.store is None:
-        return FileStore(data_dir, config.name)
-    # Imported here: psycopg is an extra, and costs what an agent with files is spared.
-    from mesh.store.postgres.postgres_store import PostgresStore
-
-    return PostgresStore(config.store.url, config.store.namespace, config.name, SHARDS)
+        return FileStore(data_dir, config.name, _first_count(config))
+    return _in_database(config.store.url, config.store.namespace, config.name)
 
 
 def shards_of(config: Config) -> int:
-    """The number of shards of an agent."""
-    return config.cluster.keepers if config.store is None else SHARDS
+    """The number of shards of an agent: with files, that of the keepers when it first used its folder."""
+    if config.store is not None:
+        return SHARDS
+    return _count_in(config.data_dir, config)
+
+
+def store_at(where: str, namespace: str, config: Config) -> tuple[Store, int]:
+    """The store of an agent at the URL of a database or in a folder, and the number of its shards."""
+    if is_database(where):
+        return _in_database(where, namespace, config.name), SHARDS
+    folder = Path(where)
+    shards = _count_in(folder, config)
+    return FileStore(folder, config.name, shards), shards
+
+
+def is_database(where: str) -> bool:
+    """Whether this is the URL of a database, and not a folder."""
+    return where.startswith(("postgres://", "postgresql://"))
+
+
+def begin_generation(config: Config, data_dir: Path) -> int:
+    """The number of a new deployment of an agent. Raises `MeshError`."""
+    return _with_shards(config, data_dir, lambda shards: shards.begin_generation(config.digest))
+
+
+def newest_generation(config: Config, data_dir: Path) -> tuple[int, str]:
+    """The number and the digest of the newest deployment of an agent. Raises `MeshError`."""
+    return _with_shards(config, data_dir, lambda shards: shards.newest_generation())
 
 
 def secret_of(config: Config, data_dir: Path) -> bytes:
@@ -83,6 +108,33 @@ def _problem_of(options: StoreOptions, agent: str) -> str:
         return _run(lambda: unprepared(options.url, options.namespace, agent))
     except MeshError as problem:
         return str(problem)
+
+
+def _in_database(url: str, namespace: str, agent: str) -> Store:
+    # Imported here: psycopg is an extra, and costs what an agent with files is spared.
+    from mesh.store.postgres.postgres_store import PostgresStore
+
+    return PostgresStore(url, namespace, agent, SHARDS)
+
+
+def _count_in(folder: Path, config: Config) -> int:
+    return stored_count(folder) or _first_count(config)
+
+
+def _first_count(config: Config) -> int:
+    keepers = config.cluster.keepers
+    return keepers if isinstance(keepers, int) else 1
+
+
+def _with_shards(config: Config, data_dir: Path, work: Callable[[Shards], Coroutine[Any, Any, T]]) -> T:
+    async def done() -> T:
+        store = store_of(config, data_dir)
+        try:
+            return await work(store.shards)
+        finally:
+            await store.close()
+
+    return _run(done)
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -5,6 +5,8 @@ import secrets
 from mesh.config.kept_versions import MemoryVersions
 from mesh.journal.listing import Listing
 from mesh.journal.memory import MemoryJournal
+from mesh.journal.shards import Shards
+from mesh.journal.shards_in_memory import MemoryShards
 from mesh.policy.book import MemoryGrantBook
 from mesh.push.memory import MemoryPushStore
 
@@ -12,8 +14,9 @@ from mesh.push.memory import MemoryPushStore
 class MemoryStore:
     """A `Store` that lives as long as the object."""
 
-    def __init__(self) -> None:
+    def __init__(self, shards: int = 1) -> None:
         self.name = "memory"
+        self.shards: Shards = MemoryShards(shards)
         self.journal = MemoryJournal()
         self.push = MemoryPushStore()
         self.grants = MemoryGrantBook()
@@ -25,6 +28,9 @@ class MemoryStore:
 
     async def secret(self) -> bytes:
         return self._secret
+
+    async def replace_secret(self, secret: bytes) -> None:
+        self._secret = secret
 
     async def close(self) -> None:
         await self.journal.close()

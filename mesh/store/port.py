@@ -9,6 +9,7 @@ from typing import Protocol
 from mesh.config.kept_versions import Versions
 from mesh.journal.listing import Listing
 from mesh.journal.port import Journal
+from mesh.journal.shards import Shards
 from mesh.policy.book import GrantBook
 from mesh.push.port import PushStore
 
@@ -41,6 +42,11 @@ class Store(Protocol):
         """The configs that ran."""
         ...
 
+    @property
+    def shards(self) -> Shards:
+        """Which keeper host has which shard."""
+        ...
+
     def listing(self, shard: int | None = None) -> Listing | None:
         """The conversations of a shard, or of all. None: the store has no such listing, and the keeper of
         each shard derives its own from the journals."""
@@ -49,6 +55,10 @@ class Store(Protocol):
     async def secret(self) -> bytes:
         """The secret of the mesh (`mesh.access.secret`), the same for all gateways and restarts. Raises
         `MeshError`."""
+        ...
+
+    async def replace_secret(self, secret: bytes) -> None:
+        """Makes this the secret of the mesh, for good. Only while nobody uses it. Raises `MeshError`."""
         ...
 
     async def close(self) -> None:

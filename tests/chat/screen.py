@@ -11,7 +11,7 @@ from types import TracebackType
 import pexpect
 import pyte
 
-WITHIN_S = 60.0
+WITHIN_S = 180.0
 MESH = Path(sys.executable).with_name("mesh")
 CTRL_C, CTRL_D, ESC = "\x03", "\x04", "\x1b"
 _LINES, _COLUMNS = 200, 100

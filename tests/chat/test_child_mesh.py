@@ -147,7 +147,7 @@ def test_an_agent_that_runs_already_is_not_started_beside_itself(tmp_path: Path)
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1000)
 def test_a_person_talks_to_an_agent_on_ray_with_one_command(tmp_path: Path) -> None:
     config = tmp_path / "agent.yaml"
     config.write_text(

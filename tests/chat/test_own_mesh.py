@@ -279,7 +279,7 @@ def test_a_config_with_mistakes_is_told_with_its_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1000)
 def test_ray_and_the_chat_go_on_with_each_others_conversations_one_at_a_time(tmp_path: Path) -> None:
     agent(tmp_path)
     assert chat(tmp_path, "add resource web-1 with value 42\n").returncode == 3

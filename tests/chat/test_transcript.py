@@ -25,6 +25,7 @@ from mesh.core.events import (
     NodeStarted,
     Paused,
     Spend,
+    StoreWentBack,
     TextDelta,
     ToolCall,
     ToolCallDelta,
@@ -608,3 +609,12 @@ def test_what_is_not_for_people_prints_nothing() -> None:
         NodeStarted(step="0", name="a", kind="llm"),
     ]
     assert printed([*quiet]) == ""
+
+
+def test_what_the_store_has_lost_is_told_and_the_turn_ends_only_with_its_error() -> None:
+    transcript = begun()
+    loss = StoreWentBack(turn=1, lost_up_to=9, message="events 3 to 9 are lost")
+    assert "events 3 to 9 are lost" in printed([loss], transcript=transcript)
+    assert transcript.outcome is None
+    printed([Error(turn=1, message="so it ended")], transcript=transcript)
+    assert isinstance(transcript.outcome, Error)

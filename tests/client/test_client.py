@@ -11,7 +11,7 @@ import pytest
 import mesh.client.rest as client_module
 from mesh.client.rest import Connected, Disconnected, MeshClient, MeshUnreachable, RequestRefused
 from mesh.core.approvals import Decision
-from mesh.core.events import ApprovalRequired, Completed, Paused, TextDelta, ToolResult, UserMessage
+from mesh.core.events import ApprovalRequired, Completed, Error, Paused, TextDelta, ToolResult, UserMessage
 from mesh.journal.portable import read_lines
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import calls, says
@@ -258,6 +258,22 @@ async def test_it_asks_for_what_comes_after_the_last_event_also_after_one_it_doe
         "Connected",
         "Completed",
     ]
+
+
+async def test_what_takes_the_place_of_events_that_the_store_has_lost_is_no_repetition() -> None:
+    def answer(request: bytes) -> list[bytes]:
+        if b"last-event-id: 0" in request.lower():
+            told = event(1, "user_message", ',"text":"hi"')
+            return [STREAM, told, event(2, "paused", ',"run":1'), event(3, "answered")]
+        assert b"last-event-id: 3\r" in request.lower()
+        loss = event(2, "store_went_back", ',"lost_up_to":3,"message":"lost"')
+        return [STREAM, loss, event(3, "error", ',"message":"ended"')]
+
+    async with server(answer) as (url, _), MeshClient(url) as client:
+        seen: list[Any] = []
+        async with aclosing(client.events("x", 0)) as stream:
+            await until(stream, Error, seen)
+    assert seqs(seen) == [1, 2, 3, 2, 3]
 
 
 async def test_the_token_goes_along_and_something_else_than_a_mesh_is_said_to_be_that() -> None:

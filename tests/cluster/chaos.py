@@ -24,7 +24,7 @@ SEED = int(os.environ.get("CHAOS_SEED", "7"))
 PEOPLE = 4
 IN_A_ROW = 5
 """Kills before every open turn must have moved on: the next hits a mesh that works."""
-RESUMED_WITHIN_S = 90.0
+RESUMED_WITHIN_S = 240.0
 
 T = TypeVar("T")
 M = TypeVar("M", bound=OwnModel)

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 _PAUSE_S = 0.1
 
 

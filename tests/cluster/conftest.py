@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.model import Model
 from tests.cluster.world import World
-from tests.worlds.process import running
+from tests.worlds.process import WITH_DASHBOARD, running
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def folder() -> Iterator[Path]:
 def world(model: Model) -> Iterator[World]:
     """The shared mesh, with its ledger."""
     with tempfile.TemporaryDirectory(prefix="mesh-test-", ignore_cleanup_errors=True) as name:
-        world = World(Path(name), model)
+        world = World(Path(name), model, WITH_DASHBOARD)
         with running(world.mesh):
             yield world
 

@@ -24,7 +24,7 @@ from mesh.servers.llm_stub.http import StubResponse, StubServer
 from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer, ScriptedCall
 from mesh.servers.llm_stub.server import LlmStub
 
-START_WITHIN_S = 30.0
+START_WITHIN_S = 120.0
 LISTENS = "You listen."
 _LISTENS_EVERY_S = 0.05
 

@@ -15,7 +15,7 @@ from mesh.core.events import AnyEvent, ApprovalRequired, ToolIntent
 from mesh.journal.on_disk import parse
 from tests.worlds.process import MeshProcess
 
-UP_AGAIN_WITHIN_S = 90.0
+UP_AGAIN_WITHIN_S = 240.0
 RECOVERY_S = 20.0
 """For how long after a kill calls may still meet the gap that it left."""
 EVERYTHING = "everything at once"

@@ -18,7 +18,7 @@ def created(api: httpx.Client, message: str | None = None, **headers: str) -> Bo
     return answer
 
 
-def until(what: Callable[[], Any], within_s: float = 60.0) -> Any:
+def until(what: Callable[[], Any], within_s: float = 180.0) -> Any:
     """The first truth that ``what`` gives."""
     deadline = time.monotonic() + within_s
     while not (found := what()):

@@ -26,7 +26,7 @@ from tests.cluster.living_world import LivingWorld, places_of_agents
 from tests.cluster.monkey import seconds
 from tests.cluster.tree_world import Told
 
-_STARTED_WITHIN_S = 60.0
+_STARTED_WITHIN_S = 180.0
 _RESTARTED = re.compile(r"^time=(\S+) .*event=actor_restarted actor=\S*/node/(\S+)$", re.MULTILINE)
 _LOST = re.compile(
     r"^time=(\S+) .*event=(?:node|pass)_lost .*conversation=(\S+)(?: .*child=(\S+))? ", re.MULTILINE

@@ -33,7 +33,7 @@ from tests.worlds.process import running
 PEOPLE = 2
 SEED = int(os.environ.get("CHAOS_SEED", "7"))
 ROUNDS = max(1, int(os.environ.get("CHAOS_KILLS", "25")) // 100)
-UP_AGAIN_WITHIN_S = 120.0
+UP_AGAIN_WITHIN_S = 240.0
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(420 + 120 * ROUNDS)]
 
@@ -126,7 +126,7 @@ def test_whatever_dies_at_whichever_agent_nothing_is_lost_and_nothing_done_twice
     victims = [
         f"{agent}{kind}"
         for agent in ("top", "middle", "bottom")
-        for kind in ("@", "/keeper/0", "#Gateway")  # a node of any version, the keeper, the gateway
+        for kind in ("@", "#1/keeper/0", "#Gateway")  # a node of any version, the keeper, the gateway
     ] * ROUNDS
     dice = random.Random(SEED)
     dice.shuffle(victims)
@@ -160,4 +160,4 @@ def test_whatever_dies_at_whichever_agent_nothing_is_lost_and_nothing_done_twice
 
 def _actor(victim: str) -> str:
     """How Serve names the replicas of an agent's gateway: ``SERVE_REPLICA::top#Gateway#…``."""
-    return f"SERVE_REPLICA::{victim}" if "#" in victim else victim
+    return f"SERVE_REPLICA::{victim}" if victim.endswith("#Gateway") else victim

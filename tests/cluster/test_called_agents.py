@@ -17,7 +17,7 @@ from tests.cluster.rest import created, until
 from tests.cluster.world import World
 from tests.worlds.process import running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 MAIN = {"name": "main", "type": "llm", "agents": ["writer", "spare", "listener"], "spawn": {}}
 AGENTS = [

@@ -56,12 +56,12 @@ from tests.cluster.monkey import (
 from tests.cluster.stalls import LostActor, figures, kill_node, stalled
 from tests.cluster.tree_world import Told, TreePerson
 
-GOES_ON_WITHIN_S = 30.0
+GOES_ON_WITHIN_S = 120.0
 """What is lost with an actor, and what is beside it: see docs/agents-that-start-agents.md."""
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "8"))
 PEOPLE = 2
-POWER_CUT_EVERY = 13
+POWER_CUT_EVERY = min(13, KILLS // 2)
 FAILPOINTS = ("agents.started", "agent.returned", "llm.reserved", "tool.claimed")
 OF_NODES = (KILLS - len(FAILPOINTS)) // 4
 """How many of the kills are of nodes alone, one at a time: to see what the others do."""
@@ -80,7 +80,7 @@ VICTIMS = (
     DAEMON,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 15 * KILLS)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(900 + 2 * 15 * KILLS)]
 
 
 @pytest.fixture(scope="module")

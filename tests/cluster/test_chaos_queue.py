@@ -22,6 +22,7 @@ from tests.cluster.monkey import Monkey, table, unknown_outcomes
 from tests.cluster.person import counts, judge
 from tests.cluster.test_chaos import KILLS, converse
 from tests.cluster.world import World
+from tests.worlds.long import takes_long
 
 PEOPLE = 10
 SLOW_S = "0.3"
@@ -36,7 +37,7 @@ VICTIMS = (
     "ledger_server.py",
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 12 * KILLS)]
+pytestmark = [takes_long, pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(900 + 2 * 12 * KILLS)]
 
 
 @pytest.fixture

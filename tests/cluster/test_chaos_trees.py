@@ -46,11 +46,11 @@ from tests.cluster.tree_world import (
     seen,
 )
 
-POWER_CUT_EVERY = 25
+POWER_CUT_EVERY = min(25, KILLS // 2)
 IN_THE_LOOP = "0.3.0#1/llm/0"
 """The model call before the line that is appended without asking."""
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300 + 11 * KILLS)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(900 + 2 * 11 * KILLS)]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.cluster.rest import created
 from tests.cluster.world import World
 from tests.worlds.process import running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 CHECKS = """
 import os, signal, time

@@ -25,6 +25,8 @@ EXAMPLES = ROOT / "examples"
 NAMES = sorted(readme.parent.name for readme in EXAMPLES.glob("*/README.md"))
 CONFIGS = sorted(path for path in EXAMPLES.glob("*/*.yaml") if path.name != "script.yaml")
 
+ENV = {"STORE_URL": "postgres://mesh@127.0.0.1/mesh"}
+"""What the configs of examples name without a default."""
 NEEDS_SANDBOX = ("python-fork",)
 
 
@@ -41,13 +43,13 @@ def terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_command_of_a_readme_prints_what_is_shown(name: str, terminal: Terminal) -> None:
     if name in NEEDS_SANDBOX and all(map(why_not, KINDS)):
         pytest.skip(f"no sandbox here: {'; '.join(map(why_not, KINDS))}")
     if any(
-        node.python for path in (EXAMPLES / name).glob("agent.yaml") for _, node in load(path, {}).nodes()
+        node.python for path in (EXAMPLES / name).glob("agent.yaml") for _, node in load(path, ENV).nodes()
     ):
         skip_without_python()
     shown = Shown()
@@ -126,7 +128,7 @@ def test_the_index_names_every_example() -> None:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.parent.name}/{config.name}")
 def test_the_check_of_an_example_has_nothing_to_say(config: Path) -> None:
-    assert likely_mistakes(load(config, {})) == []
+    assert likely_mistakes(load(config, ENV)) == []
 
 
 @pytest.mark.parametrize("script", [*EXAMPLES.glob("*/script.yaml")], ids=lambda script: script.parent.name)

@@ -44,7 +44,7 @@ def terminal() -> Iterator[Terminal]:
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("document", sorted(RUN, key=lambda each: (len(starts_of(each)), each)), ids=name_of)
 def test_each_command_of_a_document_prints_what_is_shown(document: Path, terminal: Terminal) -> None:
     if name_of(document) in NEEDS_SANDBOX and all(map(why_not, KINDS)):

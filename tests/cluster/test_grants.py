@@ -9,7 +9,7 @@ from tests.cluster.model import Model
 from tests.cluster.rest import until
 from tests.cluster.world import World
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 LINES = [f"line-{number}" for number in range(6)]
 
@@ -24,8 +24,8 @@ def test_a_decision_for_good_settles_what_waits_with_every_keeper_once_even_if_o
         world.arm("approval.remembered")
         client.post(f"/approvals/{uuids[0]}", {"approved": True, "remember": "always"})
         assert not world.is_armed("approval.remembered")
-        until(lambda: len(world.lines()) == len(LINES), 90)
-        until(lambda: client.get("/conversations?status=waiting_approval")["conversations"] == [], 90)
+        until(lambda: len(world.lines()) == len(LINES))
+        until(lambda: client.get("/conversations?status=waiting_approval")["conversations"] == [])
         grants = client.get("/policy/grants")["grants"]
         assert [each["grant"]["approval"] for each in grants] == [uuids[0]]
         assert world.lines() == dict.fromkeys(LINES, 1)

@@ -1,6 +1,7 @@
 """``mesh up`` from its start to its end, in all the ways that people end it."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,11 +20,11 @@ from tests.cluster.model import Model
 from tests.cluster.rest import until
 from tests.cluster.world import World
 from tests.worlds.ports import free_port
-from tests.worlds.process import UP_WITHIN_S, MeshProcess
+from tests.worlds.process import UP_WITHIN_S, WITH_DASHBOARD, MeshProcess
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-GONE_WITHIN_S = 90.0
+GONE_WITHIN_S = 180.0
 HAPROXY = "haproxy -db"
 
 
@@ -127,8 +128,10 @@ def test_a_start_that_hangs_in_ray_or_serve_is_stopped_all_the_same(
 def test_loopback_means_that_no_port_is_open_elsewhere_and_sigterm_ends_all(
     folder: Path, model: Model
 ) -> None:
-    world = World(folder, model, host="127.0.0.1")
+    world = World(folder, model, WITH_DASHBOARD, host="127.0.0.1")
     world.mesh.start()
+    (dashboard,) = re.findall(r"Ray dashboard +(http://127\.0\.0\.1:\d+)", world.mesh.log.read_text())
+    assert httpx.get(f"{dashboard}/api/cluster_status", timeout=30).status_code == 401  # it has a token
     assert httpx.get(f"{world.mesh.url}/ready").status_code == 200
     open_ports = listening(world.mesh)
     assert [each for each in open_ports if not is_loopback(each[1])] == []

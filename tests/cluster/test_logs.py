@@ -18,9 +18,9 @@ from tests.cluster.rest import until
 from tests.cluster.world import World
 from tests.worlds.process import running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-_WITHIN_S = 30.0
+_WITHIN_S = 120.0
 
 
 def test_trouble_of_every_kind_is_told_and_nothing_else_at_the_level_of_warnings(
@@ -43,8 +43,9 @@ def test_trouble_of_every_kind_is_told_and_nothing_else_at_the_level_of_warnings
         asyncio.run(another_keeper_opens_the_shard(world))
         client.post("/conversations", {})
         assert first(world, "fenced")["level"] == "ERROR"
+        world.mesh.kill("ray::KeeperActor")
         restarted = first(world, "actor_restarted")
-        assert restarted["level"] == "WARNING" and restarted["actor"] == "ledger-agent/keeper/0"
+        assert restarted["level"] == "WARNING" and restarted["actor"] == "ledger-agent#1/keeper/0"
 
         world.mesh.wait_ready(_WITHIN_S)
         damage(world, told)
@@ -84,7 +85,8 @@ async def another_keeper_opens_the_shard(world: World) -> None:
 
 
 def damage(world: World, told: Told) -> None:
-    """Bit rot in the first line of a journal."""
+    """Bit rot in the first line of a journal, which is to be read, as the index is gone."""
+    (world.mesh.data_dir / "index2_0.json").unlink(missing_ok=True)
     path = world.mesh.data_dir / f"conversation_{told.conversation_id}.jsonl"
     content = bytearray(path.read_bytes())
     content[2:12] = b"\xff" * 10

@@ -15,7 +15,7 @@ from tests.cluster.rest import created
 from tests.cluster.world import World
 from tests.worlds.process import running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 BRANCHES = {
     "name": "both",

@@ -20,7 +20,7 @@ from tests.cluster.world import World
 from tests.worlds.postgres import PostgresServer
 from tests.worlds.process import running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 CONVERSATIONS = 12
 GAPS = """
@@ -40,9 +40,7 @@ def database() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="module")
 def url(database: PostgresServer) -> str:
-    found = database.create_database()
-    asyncio.run(migrate(found, "mesh"))
-    return found
+    return new_database(database)
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +170,13 @@ def test_while_the_database_is_silent_requests_get_503_and_what_to_do(
             assert "@" not in response.text and "postgres:" not in response.text.replace("postgres://127", "")
         until(lambda: api.get("/conversations").status_code == 200)
         until(lambda: api.get(f"/conversations/{created}").status_code == 200)
+
+
+def new_database(server: PostgresServer) -> str:
+    """The URL of a new database with its tables."""
+    url = server.create_database()
+    asyncio.run(migrate(url, "mesh"))
+    return url
 
 
 def ask(client: Client, line: str) -> dict[str, str]:

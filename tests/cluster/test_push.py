@@ -17,9 +17,9 @@ from tests.cluster.world import World
 from tests.worlds.receiver import short
 from tests.worlds.rpc import Json, Rpc, said, state
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-WITHIN_S = 60
+WITHIN_S = 180
 ALL = ["input_required", "artifact", "completed"]
 
 

@@ -17,9 +17,11 @@ from mesh.servers.llm_stub.script import ModelRequest, Script, ScriptedAnswer, S
 from mesh.servers.llm_stub.server import LlmStub
 from tests.cluster.model import Model
 from tests.cluster.rest import Body, contents, created, shown, until
+from tests.cluster.test_join import machine, placed, running_ray, seen
+from tests.cluster.world import World
 from tests.worlds.process import MeshProcess, running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 SERVER = Path(__file__).with_name("slow_server.py")
 
@@ -110,3 +112,30 @@ def test_a_replica_that_dies_leaves_one_unknown_outcome_and_the_others_go_on(
 
 def _last(body: Body) -> str:
     return contents(body["conversation"], "assistant")[-1]
+
+
+def test_the_actors_of_a_node_are_on_different_machines_and_one_that_does_not_answer_is_left_out(
+    folder: Path, model: Model
+) -> None:
+    env = {"RAY_AUTH_MODE": "disabled", **model.env}
+    with running_ray(folder, env) as address, machine(folder, address, {"second": 1}, env):
+        until(lambda: len(machines(address)) == 2)
+        agent = {"name": "writer", "type": "llm", "replicas": 2}
+        world = World(folder / "mesh", model, {"RAY_ADDRESS": address}, agent=agent)
+        with running(world.mesh), httpx.Client(base_url=world.mesh.url, timeout=60) as client:
+            nodes = placed(address, "NodeActor")
+            assert len(nodes) == 2 and {node["machine"] for node in nodes} == set(machines(address)), nodes
+            created(client, "hello")
+            stopped = psutil.Process(nodes[0]["pid"])
+            stopped.suspend()
+            try:
+                for number in range(8):
+                    body = created(client, f"hello {number}")
+                    assert body["result"]["response"] == f"echo: hello {number}"
+            finally:
+                stopped.resume()
+
+
+def machines(address: str) -> list[str]:
+    found: list[str] = seen("[n['NodeID'] for n in ray.nodes() if n['Alive']]", address, {})
+    return found

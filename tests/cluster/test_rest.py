@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.rest import Body, contents, created, problem, shown, until
 from tests.cluster.world import World
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 
 # -- what is there
@@ -56,6 +56,7 @@ def test_the_openapi_document_has_every_route_with_summary_answers_and_examples(
         ("post", "/conversations"),
         ("get", "/conversations"),
         ("get", "/conversations/{conversation_id}"),
+        ("delete", "/conversations/{conversation_id}"),
         ("post", "/conversations/{conversation_id}/messages"),
         ("post", "/conversations/{conversation_id}/complete"),
         ("post", "/conversations/{conversation_id}/cancel"),

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.cluster.world import World
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 CHECKS = [
     not_a_server_error,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.rest import contents, created, problem, shown
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 MIB = 1024 * 1024
 

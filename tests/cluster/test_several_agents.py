@@ -21,7 +21,7 @@ from tests.cluster.test_join import actors
 from tests.cluster.world import ledger_config
 from tests.worlds.process import MeshProcess, running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 MESH = str(Path(sys.executable).with_name("mesh"))
 
@@ -119,7 +119,7 @@ def test_each_agent_has_actors_tools_and_conversations_of_its_own(
     assert (homes / "left" / f"conversation_{conversation_id}.jsonl").exists()
     assert [*mesh.data_dir.glob("*.epoch")] == []
     names = actors(*cluster_of(mesh))
-    assert {"left/keeper/0", "right/keeper/0"} <= set(names)
+    assert {"left#1/keeper/0", "right#1/keeper/0"} <= set(names)
 
 
 def cluster_of(mesh: Several) -> tuple[str, dict[str, str]]:

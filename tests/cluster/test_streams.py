@@ -14,7 +14,7 @@ import pytest
 from tests.cluster.rest import created
 from tests.cluster.world import World
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 WITHIN_S = 120.0
 STREAMS = 10

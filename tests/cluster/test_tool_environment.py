@@ -10,7 +10,7 @@ import pytest
 
 from tests.worlds.process import MeshProcess, running
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 HOSTILE = Path(__file__).parents[1] / "worlds" / "hostile.py"
 REPORTS = """

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mesh.config.model import Config, parse
 from mesh.core.errors import ConfigError
+from tests.worlds.long import as_often_as
 
 SECRET = "hunter2-hunter2"
 
@@ -39,7 +40,7 @@ YAMLISH = st.recursive(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=as_often_as(100))
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=8), YAMLISH, max_size=8))
 def test_a_config_parses_or_its_problems_are_told_without_the_secret(data: dict[str, Any]) -> None:
     text = json.dumps(data)
@@ -53,7 +54,7 @@ def test_a_config_parses_or_its_problems_are_told_without_the_secret(data: dict[
         assert read(config.source).digest == config.digest
 
 
-@settings(max_examples=300)
+@settings(max_examples=as_often_as(300))
 @given(st.text(max_size=200) | st.text(alphabet=" \n-:[]{}&*!|>'\"#%@`${}a0?,~\t", max_size=80))
 def test_any_text_parses_or_raises_config_error(text: str) -> None:
     try:

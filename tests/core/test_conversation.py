@@ -17,6 +17,7 @@ from mesh.core.events import (
     Error,
     LlmCall,
     Paused,
+    StoreWentBack,
     TextDelta,
     ToolCall,
     ToolIntent,
@@ -26,6 +27,7 @@ from mesh.core.events import (
     encode,
 )
 from mesh.core.view import view
+from tests.worlds.long import as_often_as
 
 STEPS = st.sampled_from(["0/llm/0", "0/tool/0.0", "0/tool/0.1", "0/llm/1"])
 TEXT = st.text(max_size=8)
@@ -63,6 +65,7 @@ EVENTS: st.SearchStrategy[AnyEvent] = st.one_of(
     st.builds(ApprovalResolved, uuid=UUIDS, choice=st.sampled_from(["approve", "reject"]), **COMMON),
     st.builds(Completed, turn=st.integers(1, 3), response=TEXT),
     st.builds(Error, turn=st.integers(1, 3), message=TEXT),
+    st.builds(StoreWentBack, turn=st.integers(1, 3), lost_up_to=st.integers(1, 9), message=TEXT),
     st.builds(ConversationCompleted),
     st.builds(TextDelta, text=TEXT),
 )
@@ -73,7 +76,7 @@ def numbered(events: list[AnyEvent]) -> list[AnyEvent]:
 
 
 @given(st.lists(EVENTS, max_size=30))
-@settings(max_examples=300)
+@settings(max_examples=as_often_as(300))
 def test_any_sequence_of_events_is_a_conversation_that_can_be_shown(events: list[AnyEvent]) -> None:
     for end in range(len(events) + 1):
         conversation = fold(numbered(events[:end]))

@@ -25,6 +25,7 @@ from mesh.core.history import messages_of
 from mesh.core.messages import Assistant, Results
 from mesh.core.view import view
 from tests.journal.golden.record import HERE, read
+from tests.worlds.long import as_often_as
 
 JOURNALS: list[list[AnyEvent]] = [read(path) for path in sorted(HERE.glob("v*/*.jsonl"))]
 EVENTS = [event for journal in JOURNALS for event in journal]
@@ -61,7 +62,7 @@ def known(conversation: Conversation) -> dict[str, object]:
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=as_often_as(200), deadline=None)
 @given(garbled())
 def test_events_in_any_order_are_a_conversation_that_can_be_shown_after_each(events: list[AnyEvent]) -> None:
     conversation = Conversation()

@@ -18,6 +18,7 @@ from mesh.core.events import (
     UserMessage,
     Validation,
 )
+from tests.worlds.long import as_often_as
 
 ID = "9b2f4a8e-6c1d-4e0f-a3b5-7d9e1f2a3b4c"
 PATHS = st.sampled_from(("0", "0.0", "0.1", "0.0.0", "0.1.0", "x", "x.0", "x.1", "", "~", "0.0#1"))
@@ -68,7 +69,7 @@ def events(nodes: dict[str, NodeInfo]) -> st.SearchStrategy[list[AnyEvent]]:
     return st.lists(one_of, max_size=12).map(lambda found: [created, UserMessage(turn=1, text="go"), *found])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=as_often_as(200), deadline=None)
 @given(st.dictionaries(PATHS, INFOS, max_size=8).flatmap(events))
 def test_any_journal_has_agents_that_can_be_shown(journal: list[AnyEvent]) -> None:
     agents = AgentsOfTurn()

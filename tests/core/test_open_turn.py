@@ -36,6 +36,7 @@ from mesh.core.places import ROOT, Place, StepKey
 from mesh.core.view import summary
 from tests.core.turns import Beginning, agents_side_by_side, in_the_middle
 from tests.counted_work import allocated, opcodes
+from tests.worlds.long import as_often_as
 
 # -- the simple definitions: each of them looks at all events
 
@@ -196,7 +197,7 @@ def deadline_of(asked: ApprovalRequired, events: list[AnyEvent]) -> str:
     return as_moment(datetime.fromisoformat(asked.expires_at) + paused)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=as_often_as(300), deadline=None)
 @given(turns(), st.integers(0, 42), st.lists(STEPS, max_size=3))
 def test_after_every_event_it_is_what_the_simple_definitions_say(
     events: list[AnyEvent], since: int, more: list[AnyEvent]
@@ -218,7 +219,7 @@ def test_after_every_event_it_is_what_the_simple_definitions_say(
             assert conversation.within(place) == [e for e in simple.outcomes if place.contains(e.place)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=as_often_as(200), deadline=None)
 @given(turns())
 def test_what_is_told_of_pending_approvals_is_that_of_their_list(events: list[AnyEvent]) -> None:
     conversation = fold(events)

@@ -26,6 +26,7 @@ from mesh.core.events import (
 )
 from mesh.core.places import Place
 from mesh.core.reservations import bound_of
+from tests.worlds.long import as_often_as
 
 PLACES = ["0", "0.1", "0.1#2", "0.1.search@0-0", "0.1.search@0-0.2", "0.1.critic@v0-0", "0.1.self@0-1-0"]
 AT = st.sampled_from(PLACES)
@@ -133,7 +134,7 @@ def belongs(reserved: LlmReserved, ended: str) -> bool:
     return any(place.text == ended or (place.call and place.call.text == ended) for place in places)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=as_often_as(200), deadline=None)
 @given(journals())
 def test_what_is_held_and_what_of_it_is_lost_is_what_a_look_at_all_calls_finds(
     events: list[AnyEvent],
@@ -161,7 +162,7 @@ def told(use: BudgetUse) -> list[object]:
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=as_often_as(200), deadline=None)
 @given(journals(), st.integers(0, 30))
 def test_what_would_be_spent_after_some_events_is_what_is_spent_after_them(
     events: list[AnyEvent], cut: int

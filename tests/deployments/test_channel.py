@@ -114,6 +114,58 @@ async def test_nobody_is_heard_who_does_not_know_the_secret() -> None:
         assert heard == []
 
 
+@asynccontextmanager
+async def frozen() -> AsyncIterator[tuple[Channel, asyncio.Queue[asyncio.StreamWriter]]]:
+    """A channel to a machine that takes connections and says nothing; and those."""
+    taken: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda _, writer: taken.put_nowait(writer), "127.0.0.1", 0)
+
+    async def locate() -> Address:
+        return Address("127.0.0.1", server.sockets[0].getsockname()[1], b"secret")
+
+    channel = Channel(locate)
+    try:
+        yield channel, taken
+    finally:
+        channel.close()
+        while not taken.empty():
+            taken.get_nowait().close()
+        server.close()
+
+
+async def test_calls_that_wait_for_one_connection_fail_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CONNECT_WITHIN_S", 0.2)
+    async with frozen() as (channel, taken):
+        answers = await asyncio.gather(
+            *(within(channel.call("echo", b"")) for _ in range(20)), return_exceptions=True
+        )
+        assert {type(each) for each in answers} == {ConnectionLost}
+        assert taken.qsize() == 1
+
+
+async def test_calls_that_wait_for_a_connection_end_when_the_channel_is_closed() -> None:
+    async with frozen() as (channel, taken):
+        calls = [asyncio.create_task(channel.call("echo", b"")) for _ in range(3)]
+        taken.put_nowait(await taken.get())
+        calls.pop().cancel()  # whoever gives up ends nothing for the others
+        await asyncio.sleep(0)
+        assert not any(call.done() for call in calls)
+        channel.close()
+        for call in calls:
+            with pytest.raises(ConnectionLost, match="closed"):
+                await within(call)
+
+
+async def test_a_call_of_a_channel_that_is_closed_at_once_is_not_cancelled() -> None:
+    async with frozen() as (channel, _):
+        call = asyncio.create_task(channel.call("echo", b""))
+        await asyncio.sleep(0)
+        channel.close()  # the connection has not begun
+        with pytest.raises(ConnectionLost, match="closed"):
+            await within(call)
+        assert not call.cancelled()
+
+
 async def test_an_endpoint_that_is_nowhere_is_gone_at_once() -> None:
     endpoint = Endpoint({"echo": echo})
     address = await endpoint.listen("127.0.0.1")

@@ -45,6 +45,9 @@ class Actor:
 
     problems = verdict = preview = settle = cancel = _other
 
+    async def alive(self) -> None:
+        """It answers."""
+
 
 def input_at(place: str) -> PassInput:
     return PassInput(
@@ -67,7 +70,7 @@ async def test_news_reaches_the_very_actor_that_runs_the_call(monkeypatch: pytes
 
     monkeypatch.setattr(remote, "node_stub", stub)
     nodes = {"web": Placement("web", len(actors), {})}
-    node = RemoteNode(Blueprint("a", "d", "", "x", Path(), 1, 1, nodes, 1.0), "web")
+    node = RemoteNode(Blueprint("a", "d", "", "x", Path(), 1, nodes, 1.0), "web")
     below = NodesBelow(lambda _: [])
     calls = [asyncio.create_task(below.run(node, input_at(place))) for place in PLACES]
     async with asyncio.timeout(30):

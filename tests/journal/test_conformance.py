@@ -8,7 +8,7 @@ import pytest
 from mesh.core.errors import StaleEpoch, WrongSequence
 from mesh.core.events import AnyEvent, UserMessage
 from mesh.core.ids import new_id
-from mesh.journal.port import Append, Journal
+from mesh.journal.port import Append, Journal, snapshot_name
 from tests.worlds.stores import (
     DATABASES,
     DERIVING,
@@ -119,6 +119,15 @@ async def test_appends_of_several_shards_that_are_made_at_once_are_fenced_each_b
     assert stale > epochs[2]
     assert [type(outcome) is StaleEpoch for outcome in outcomes] == [n % 4 == 2 for n in range(12)]
     assert [len(await journal.read(i)) for i in ids] == [int(n % 4 != 2) for n in range(12)]
+
+
+async def test_the_end_of_each_journal_is_known(journal: Journal) -> None:
+    epoch, ids = await journal.open(0), [new_id() for _ in range(3)]
+    for i in ids[:2]:
+        await journal.append(0, epoch, following([], [created(i)]))
+    await journal.append(0, epoch, following([created(ids[0])], turn(2)))
+    assert await journal.ends(ids) == {ids[0]: 1 + len(turn(2)), ids[1]: 1}
+    assert await journal.ends([]) == {}
 
 
 async def test_any_text_is_read_back_as_it_was(journal: Journal) -> None:
@@ -273,6 +282,76 @@ async def test_a_store_with_a_listing_of_its_own_has_nothing_of_which_one_is_der
     await journal.put_blobs({"b.json": b"1"})
     assert (await journal.sizes(), await journal.get_blob("b.json")) == ({}, None)
     assert databases.one.listing() is not None and databases.one.listing(0) is not None
+
+
+async def test_what_was_erased_is_gone_for_all_and_the_others_are_there(stores: Stores) -> None:
+    journal = stores.one.journal
+    epoch, kept, *erased = await journal.open(0), new_id(), new_id(), new_id()
+    for i in (kept, *erased):
+        await journal.append(0, epoch, following([], [created(i)]))
+        await journal.put_blobs({snapshot_name(i): b"{}"})
+    late = asyncio.create_task(journal.append(0, epoch, following([created(erased[0])], turn(2))))
+    await asyncio.sleep(0)  # it is on its way
+    await journal.erase(0, epoch, erased[0], 3)
+    assert await late
+    await journal.erase(0, epoch, erased[1], 1)
+    for i in (*erased, new_id()):  # what is not there does not matter
+        await journal.erase(0, epoch, i, 1)
+    for reader in (journal, stores.another().journal):
+        assert [await reader.read(i) for i in erased] == [[], []]
+        assert await reader.read(kept) == [created(kept)]
+        assert set(await reader.sizes()) <= {kept}
+        assert [await reader.get_blob(snapshot_name(i)) for i in erased] == [None, None]
+
+
+async def test_a_conversation_may_begin_anew_where_one_was_erased(stores: Stores) -> None:
+    journal, i = stores.one.journal, new_id()
+    epoch = await journal.open(0)
+    await journal.append(0, epoch, following([], [created(i)]))
+    await journal.append(0, epoch, following([created(i)], turn(2)))
+    await journal.erase(0, epoch, i, 3)
+    with pytest.raises(WrongSequence):
+        await journal.append(0, epoch, following([created(i)], turn(2)))
+    await journal.append(0, epoch, following([], [created(i)]))
+    assert await stores.another().journal.read(i) == [created(i)]
+
+
+async def test_a_journal_that_has_more_than_was_seen_is_not_erased(stores: Stores) -> None:
+    journal, i = stores.one.journal, new_id()
+    epoch = await journal.open(0)
+    await journal.append(0, epoch, following([], [created(i)]))
+    await journal.append(0, epoch, following([created(i)], turn(2)))
+    for seq in (0, 1, 2, 4):
+        with pytest.raises(WrongSequence):
+            await journal.erase(0, epoch, i, seq)
+    assert len(await journal.read(i)) == 3
+
+
+async def test_appends_and_an_erasure_at_once_leave_all_or_nothing(stores: Stores) -> None:
+    journal, other = stores.one.journal, stores.another().journal
+    epoch = await journal.open(0)
+    for _ in range(10):
+        i = new_id()
+        await journal.append(0, epoch, following([], [created(i)]))
+        await asyncio.gather(
+            journal.append(0, epoch, following([created(i)], turn(2))),
+            journal.erase(0, epoch, i, 1),
+            return_exceptions=True,
+        )
+        assert len(await other.read(i)) in (0, 3)
+
+
+async def test_who_has_the_shard_no_more_erases_nothing(stores: Stores) -> None:
+    journal, i = stores.one.journal, new_id()
+    epoch = await journal.open(0)
+    await journal.append(0, epoch, following([], [created(i)]))
+    other = stores.another().journal
+    newer = await other.open(0)
+    with pytest.raises(StaleEpoch):
+        await journal.erase(0, epoch, i, 1)
+    assert await other.read(i) == [created(i)]
+    await other.erase(0, newer, i, 1)
+    assert await stores.another().journal.read(i) == []
 
 
 async def test_what_was_sent_when_a_store_is_closed_is_there_afterwards(stores: Stores) -> None:

@@ -19,6 +19,7 @@ from mesh.core.ids import new_id
 from mesh.journal.files import FileJournal
 from mesh.journal.port import Append
 from tests.journal.disk import FailingDisk, use
+from tests.worlds.long import as_often_as
 
 IDS = [new_id() for _ in range(3)]
 
@@ -114,7 +115,7 @@ class World:
         return UserMessage(seq=seq, turn=self.numbers, text="x" * size)
 
 
-@settings(max_examples=300)
+@settings(max_examples=as_often_as(300))
 @given(histories)
 def test_what_was_acknowledged_outlives_every_fault_and_nothing_that_failed_precedes_it(
     history: list[Write | Kill | PowerCut],

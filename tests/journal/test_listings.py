@@ -84,6 +84,49 @@ async def test_it_has_what_was_appended_and_nothing_else(listed: Listed) -> None
         assert not await listed.listing.has(other)
 
 
+async def test_what_is_erased_is_in_no_list_and_what_is_like_it_stays(listed: Listed) -> None:
+    kept, *gone = new_ids(3)
+    for i in (kept, *gone):
+        await listed.append(i, created(i, at(1)))
+        await listed.append(i, *asked(2, expires_at=at(50)))
+    listing = listed.listing
+    before = await counts(listing)
+    await listed.erase(*gone, new_id())
+    assert [await listing.has(i) for i in (kept, *gone)] == [True, False, False]
+    assert ids_of(await listing.page(10, "", "")) == [kept]
+    assert {status: 3 * count for status, count in (await counts(listing)).items()} == before
+    found, total = await listing.recent(ANY, 10, "")
+    assert (ids_of(found), total) == ([kept], 1)
+    assert list(await listing.turns_under_way(10)) == [kept]
+    assert [i for _, i in await listing.deadlines()] == [kept]
+    assert {i for waiting in (await listing.asking()).values() for i in waiting} <= {kept}
+    for i in gone:
+        assert i not in await listing.with_suffix(i)
+        await listed.append(i, created(i, at(1)))
+    assert len(await listing.page(10, "", "")) == 3
+
+
+async def test_what_did_not_change_for_long_and_has_no_open_turn_is_found_the_oldest_first(
+    listed: Listed,
+) -> None:
+    ids = new_ids(6)
+    ended = [message(2, 10), Completed(seq=3, turn=1, response="ok", time=at(11))]
+    for i, events in zip(ids, ([], ended, asked(2, 12), [*ended], [], []), strict=True):
+        await listed.append(i, created(i, at(9)), *events)
+    await listed.append(ids[3], ConversationCompleted(seq=4, turn=1, time=at(13)))
+    await listed.append(ids[5], message(2, 40), Completed(seq=3, turn=1, response="late", time=at(41)))
+    listing, waiting = listed.listing, ids[2]
+    old = await listing.unchanged(at(40), "", "", 10)
+    assert ids_of(old) == [ids[0], ids[4], ids[1], ids[3]] and waiting not in ids_of(old)
+    assert ids_of(await listing.unchanged(at(40), "completed", "", 10)) == [ids[3]]
+    assert await listing.unchanged(at(9), "", "", 10) == []
+    after, found = "", []
+    while page := await listing.unchanged(at(40), "", after, 1):
+        found += ids_of(page)
+        after = page[-1].updated_cursor
+    assert found == ids_of(old)
+
+
 async def test_a_page_has_the_newest_conversations_first_and_the_next_one_those_before(
     listed: Listed,
 ) -> None:

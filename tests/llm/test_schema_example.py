@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from mesh.llm.schema_example import example
 from mesh.mcp.schema import ANSWER, problems
 from tests.llm.pydantic_models import Model, models
+from tests.worlds.long import as_often_as
 
 NODE = {
     "type": "object",
@@ -41,7 +42,7 @@ def test_it_is_small(schema: dict[str, Any], value: Any) -> None:
     assert example(schema) == value
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=as_often_as(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(models())
 def test_it_fits_the_schema_of_a_model(drawn: Model) -> None:
     schema = drawn.model.model_json_schema()

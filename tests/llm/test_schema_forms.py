@@ -23,12 +23,15 @@ from mesh.llm.schema_forms import (
 )
 from mesh.mcp.schema import problems
 from tests.llm.pydantic_models import Model, models
+from tests.worlds.long import as_often_as
 
 FORMS = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 _DATA = ("enum", "const", "default", "examples")
 _BY_NAME = ("properties", "$defs")
 _DRAWN = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=as_often_as(200),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 

@@ -31,6 +31,7 @@ from mesh.core.events import (
     NodeStarted,
     Preview,
     RemoteQuestion,
+    StoreWentBack,
     TextDelta,
     ToolCall,
     ToolIntent,
@@ -568,3 +569,9 @@ class TestStartedAgents:
         )
         assert "search@0-0-0 is stopped by lead: enough" in shown([*self.events(1)[:2], stopped])
         assert "node 0 is told: search@0-0-0: three" in text
+
+
+def test_what_the_store_has_lost_is_told() -> None:
+    assert "events 3 to 9 are lost" in shown(
+        [StoreWentBack(turn=1, lost_up_to=9, message="events 3 to 9 are lost")]
+    )

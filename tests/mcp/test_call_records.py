@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mesh.core.errors import CallRevoked, ToolSessionError
 from mesh.mcp.call_records import ClaimedCalls, SessionCall
 from mesh.mcp.port import Claim, ToolOutcome
+from tests.worlds.long import as_often_as
 
 STEPS = 3
 
@@ -31,7 +32,7 @@ def orders(draw: st.DrawFn) -> list[tuple[str, int]]:
     return draw(st.lists(st.tuples(kinds, st.integers(0, STEPS - 1)), max_size=60))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=as_often_as(300), deadline=None)
 @given(orders())
 def test_whatever_comes_late_or_again_each_step_runs_once(order: list[tuple[str, int]]) -> None:
     asyncio.run(_play(order))

@@ -27,6 +27,7 @@ from mesh.policy.rules import PolicyRule, RuleSet
 from mesh.policy.shell import parse_now
 from tests.policy import generated_policies as drawn
 from tests.policy import judges
+from tests.worlds.long import as_often_as
 from tests.worlds.mesh import SIMPLE, ScriptedLlm, WorldMesh, calls, says
 
 CALL = PolicyCall(
@@ -133,7 +134,7 @@ verdicts = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=as_often_as(300), deadline=None)
 @given(drawn.agents, st.lists(drawn.nodes, max_size=2), drawn.calls, drawn.grants, drawn.parsed, verdicts)
 def test_no_answer_turns_a_deny_into_anything_else(
     agent: RuleSet,

@@ -18,6 +18,7 @@ from mesh.policy.rules import ASK_COMMANDS, ArgTest, PolicyRule, RuleConditions,
 from mesh.policy.shadowed import shadowed_by
 from mesh.policy.shell import parse_now
 from tests.policy import generated_policies as drawn
+from tests.worlds.long import as_often_as
 
 DESTRUCTIVE, HARMLESS = Hints(True, False), Hints(False, True, True)
 
@@ -115,7 +116,7 @@ def test_a_command_that_names_what_is_hidden_is_denied(text: str, is_denied: boo
 
 
 class TestProperties:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=as_often_as(300), deadline=None)
     @given(drawn.agents, st.lists(drawn.nodes, max_size=2), drawn.calls, drawn.grants, drawn.parsed)
     def test_every_call_has_a_verdict_and_its_explanation_says_the_same(
         self,
@@ -133,7 +134,7 @@ class TestProperties:
         names = [note.rule for note in found.notes]
         assert set(deciding) == ({verdict.rule} & set(names))
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=as_often_as(300), deadline=None)
     @given(drawn.agents, st.lists(drawn.nodes, max_size=2), drawn.calls, drawn.parsed, st.data())
     def test_no_order_no_allow_no_grant_no_mode_and_no_node_turns_a_deny_into_anything_else(
         self,
@@ -155,7 +156,7 @@ class TestProperties:
         again = msgspec.structs.replace(asked, inline=not asked.inline)
         assert decide(Policy(other, looser), again, data.draw(drawn.grants), parsed).decision == "denied"
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=as_often_as(300), deadline=None)
     @given(drawn.agents, drawn.nodes, drawn.calls, drawn.parsed)
     def test_the_policy_of_a_node_only_tightens(
         self, agent: RuleSet, node: RuleSet, asked: PolicyCall, parsed: ParsedCommand | None
@@ -165,7 +166,7 @@ class TestProperties:
             without
         )
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=as_often_as(300), deadline=None)
     @given(drawn.agents, drawn.calls, drawn.grants, drawn.parsed)
     def test_a_grant_turns_an_ask_into_a_run_and_changes_nothing_else(
         self, agent: RuleSet, asked: PolicyCall, grants: Remembered, parsed: ParsedCommand | None
@@ -175,7 +176,7 @@ class TestProperties:
             assert (before.decision, after.decision) == ("ask", "allowed")
             assert before.remember != "none"
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=as_often_as(300), deadline=None)
     @given(drawn.rules, drawn.calls)
     def test_a_rule_that_is_said_never_to_decide_does_not(
         self, rules: tuple[PolicyRule, ...], asked: PolicyCall

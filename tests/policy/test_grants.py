@@ -15,6 +15,7 @@ from mesh.policy.policy_call import PolicyCall
 from mesh.policy.rules import PolicyRule, RuleSet
 from mesh.policy.shell import parse_now
 from tests.policy import generated_policies as drawn
+from tests.worlds.long import as_often_as
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 UNLESS = {"decide": "allow", "tools": ["x"]}
@@ -31,7 +32,7 @@ def remembered(rule: PolicyRule | None) -> Remembered:
     return Remembered([Grant(id="1", agent="a", rule=rule)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=as_often_as(300), deadline=None)
 @given(drawn.calls, drawn.parsed)
 def test_what_is_suggested_covers_the_call_and_can_be_remembered(
     asked: PolicyCall, parsed: ParsedCommand | None

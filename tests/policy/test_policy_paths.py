@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mesh.policy.paths import Protected, call_path, collapsed, path_expressions
 from mesh.policy.patterns import PatternSet, UnusablePattern
 from mesh.servers.filesystem.globs import matcher
+from tests.worlds.long import as_often_as
 
 SEGMENTS = st.sampled_from(
     ("a", "ab", "b.md", ".env", "*", "?", "a*b", "[a-b]", "[!a]", "**", "{a,b}", "*.md")
@@ -18,7 +19,7 @@ def matches(glob: str, path: str) -> bool:
     return bool(PatternSet(path_expressions(glob)).matching(path))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=as_often_as(400), deadline=None)
 @given(st.lists(SEGMENTS, min_size=1, max_size=4), st.lists(NAMES, min_size=1, max_size=5), st.booleans())
 def test_a_glob_matches_what_the_filesystem_server_says(
     segments: list[str], names: list[str], from_root: bool
@@ -27,7 +28,7 @@ def test_a_glob_matches_what_the_filesystem_server_says(
     assert matches(glob, path) is (matcher(glob).fullmatch(path) is not None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=as_often_as(200), deadline=None)
 @given(st.lists(st.sampled_from(("a", "b", ".", "..", "", "~")), max_size=6), st.booleans())
 def test_a_path_that_is_placed_has_one_form_and_does_not_climb(parts: list[str], absolute: bool) -> None:
     path = call_path("/" * absolute + "/".join(parts), writes=True)

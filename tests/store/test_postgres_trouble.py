@@ -2,6 +2,7 @@
 there twice, and nobody waits for ever."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from urllib.parse import quote, urlsplit
@@ -22,10 +23,12 @@ from mesh.core.ids import new_id
 from mesh.push.webhook import Webhook
 from mesh.store.postgres import database, event_rows, grant_rows
 from mesh.store.postgres.database import Database
-from mesh.store.postgres.migrate import migrate
+from mesh.store.postgres.migrate import migrate, migrations
 from mesh.store.postgres.postgres_store import PostgresStore
 from tests.policy.test_book import granted
 from tests.worlds.cut_proxy import CutProxy
+from tests.worlds.full_disk import filled, small_disk
+from tests.worlds.mesh import until
 from tests.worlds.postgres import PostgresServer
 from tests.worlds.stores import NAMESPACE, created, following, migrated, postgres_store, turn
 
@@ -181,6 +184,28 @@ async def test_answers_that_are_lost_lose_nothing_and_repeat_nothing(
 ) -> None:
     await check_all(await write_through(store, lambda: proxy.drop_answers(1), 10), direct)
     assert proxy.dropped > 5
+
+
+async def test_with_a_full_disk_what_is_there_is_read_and_writers_go_on_when_there_is_room() -> None:
+    with small_disk(64 * 1024 * 1024) as disk, PostgresServer() as server:
+        url = server.create_database_on(disk)
+        await migrate(url, NAMESPACE)
+        store = postgres_store(url)
+        epoch, i = await store.journal.open(0), new_id()
+        await store.journal.append(0, epoch, following([], [created(i)]))
+        large = UserMessage(seq=2, turn=1, text=secrets.token_hex(500_000))
+        with filled(disk):
+            with pytest.raises(JournalError, match="No space left on device"):
+                await store.journal.append(0, epoch, following([created(i)], [large]))
+            assert await store.journal.read(i) == [created(i)]
+            listing = store.listing(0)
+            assert listing is not None and [each.id for each in await listing.page(9, "", "")] == [i]
+            appended = asyncio.create_task(store.journal.append(0, epoch, following([created(i)], [large])))
+            await asyncio.wait({appended}, timeout=2)
+            assert not appended.done()  # it is tried again for a while
+        await appended
+        assert await store.journal.read(i) == [created(i), large]
+        await store.close()
 
 
 async def test_an_append_whose_answer_is_lost_is_made_once_and_acknowledged(
@@ -463,7 +488,7 @@ async def test_a_database_without_the_tables_says_what_to_do(server: PostgresSer
 async def test_a_migration_is_applied_once_by_however_many_apply_it_at_once(server: PostgresServer) -> None:
     url = server.create_database()
     applied = await asyncio.gather(*(migrate(url, NAMESPACE) for _ in range(5)))
-    assert sorted(applied) == [[], [], [], [], [1]]
+    assert sorted(applied) == [[], [], [], [], [*migrations()]]
     assert await migrate(url, NAMESPACE) == []
 
 
@@ -472,7 +497,7 @@ async def test_an_agent_in_another_namespace_is_another_agent(server: PostgresSe
     one = postgres_store(url)
     others = [postgres_store(url, namespace=name) for name in names]
     for name in names:
-        assert await migrate(url, name) == [1]
+        assert await migrate(url, name) == [*migrations()]
     i = new_id()
     epoch = await one.journal.open(0)
     await one.journal.append(0, epoch, following([], [created(i)]))
@@ -516,3 +541,23 @@ async def test_two_agents_of_a_namespace_share_nothing(url: str) -> None:
     assert await other.journal.read(i) == [created(i)]
     for each in (one, other):
         await each.close()
+
+
+async def test_connections_that_nobody_uses_for_a_while_are_closed(
+    server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_IDLE_S", 0.3)
+    store = postgres_store(url)
+    name = urlsplit(url).path.removeprefix("/")
+    open_ones = (
+        f"select count(*) from pg_stat_activity where datname = '{name}' and application_name = 'mesh'"
+    )
+    await store.shards.map()
+
+    async def are_closed() -> bool:
+        return server.execute(url, open_ones) == [(0,)]
+
+    assert not await are_closed()
+    await until(are_closed)
+    assert (await store.shards.map()).hosts == ()
+    await store.close()

@@ -401,7 +401,8 @@ class World(WorldMesh):
 
     async def _decide_now(self, asked: ApprovalRequired) -> None:
         status, body = await self.ask(self._decision(asked, wait=False))
-        assert status in (202, 404, 409), body  # the pass that asked may be lost, the turn may be over
+        # The pass that asked may be lost, the turn may be over, the keeper may be fenced by its successor.
+        assert status in (202, 404, 409, 503), body
 
     def _decision(self, asked: ApprovalRequired, wait: bool = True) -> Request:
         caller, number = self._caller(asked.uuid), asked.tool_args.get("n", 0)

@@ -239,3 +239,12 @@ async def test_an_agent_that_a_person_adds_is_shown_with_what_it_does(page: Page
     assert turn["started"]["0"]["completed"] == 1
     assert turn["nodes"][place]["name"] == "search"
     assert turn["agents"][place]["steps"] == {place: [f"{place}/llm/0"]}
+
+
+async def test_what_the_store_has_lost_is_told_at_its_turn_also_when_that_has_ended(page: Page) -> None:
+    loss = event("store_went_back", seq=3, lost_up_to=9, message="3 to 9 are lost")
+    completed, failed = event("completed", seq=2), event("error", seq=4, message="so it ended")
+    (turn,) = (await page.evaluate(FOLD, [said(), completed, loss]))["turns"]
+    assert (turn["status"], turn["loss"]) == ("completed", "3 to 9 are lost")
+    (turn,) = (await page.evaluate(FOLD, [said(), loss, failed]))["turns"]
+    assert (turn["status"], turn["error"], turn["loss"]) == ("failed", "so it ended", "3 to 9 are lost")

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from tests.worlds.ports import free_port
 
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 _CHUNK = 65_536
 _READY = b"Z\x00\x00\x00\x05"
 """How the last message of an answer begins (ReadyForQuery); one byte follows."""
@@ -25,10 +25,11 @@ _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
 class CutProxy:
-    """Forwards connections to ``port`` on to a server."""
+    """Forwards connections to ``port`` of ``at`` on to a server."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", at: str = "127.0.0.1") -> None:
         self.port = free_port()
+        self.at = at
         self.dropped = 0
         """How many answers were dropped."""
         self._server = (host, port)
@@ -72,7 +73,7 @@ class CutProxy:
         """The URL by which a database of the server is reached through it."""
         host, port = self._server
         assert f"@{host}:{port}/" in database_url, f"not a database of {host}:{port}"
-        return database_url.replace(f"@{host}:{port}/", f"@127.0.0.1:{self.port}/")
+        return database_url.replace(f"@{host}:{port}/", f"@{self.at}:{self.port}/")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -107,7 +108,7 @@ class CutProxy:
 
     async def _accept(self) -> None:
         if self._accepting is None:
-            listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+            listener = socket.create_server((self.at, self.port), backlog=128)
             listener.setblocking(False)
             self._accepting = asyncio.create_task(self._listen(listener))
 

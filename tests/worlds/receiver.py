@@ -10,7 +10,7 @@ from aiohttp import web
 
 from tests.worlds.ports import free_port
 
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import httpx
 
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 Json = dict[str, Any]
 
 

@@ -77,8 +77,8 @@ def fixture_of(*kinds: str) -> Any:
 @asynccontextmanager
 async def _stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Stores]:
     if kind in DERIVING:
-        memory = MemoryStore()
-        stores = Stores(lambda: memory if kind == "memory" else FileStore(folder / "store", "agent"))
+        memory = MemoryStore(SHARDS)
+        stores = Stores(lambda: memory if kind == "memory" else FileStore(folder / "store", "agent", SHARDS))
         try:
             yield stores
         finally:
@@ -179,3 +179,10 @@ class Listed:
         size = await self._journal.append(self._shard, self._epoch, following(before, events))
         self._events[conversation_id] = [*before, *events]
         self._index.put(fold(self._events[conversation_id]), size)
+
+    async def erase(self, *conversation_ids: str) -> None:
+        """Deletes conversations."""
+        for conversation_id in conversation_ids:
+            seq = len(self._events.pop(conversation_id, ()))
+            await self._journal.erase(self._shard, self._epoch, conversation_id, seq)
+            self._index.remove(conversation_id)

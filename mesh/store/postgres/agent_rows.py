@@ -13,6 +13,7 @@ _CREATE = """
     insert into {schema}.agent (name, shards, secret) values (%s, %s, %s) on conflict (name) do nothing
 """
 _FIND = "select id, shards, secret from {schema}.agent where name = %s"
+_REPLACE_SECRET = "update {schema}.agent set secret = %s where id = %s"
 _OPEN = """
     insert into {schema}.shard as s values (%s, %s, 1, %s) on conflict (agent, number) do update
     set epoch = case when s.holder = excluded.holder then s.epoch else s.epoch + 1 end,
@@ -52,6 +53,12 @@ class AgentRow:
         if self._finding is None or (self._finding.done() and _has_failed(self._finding)):
             self._finding = asyncio.create_task(self._find())
         return await asyncio.shield(self._finding)
+
+    async def replace_secret(self, secret: bytes) -> None:
+        """Makes this the secret of the mesh."""
+        agent = await self.get()
+        await self._database.rows(_REPLACE_SECRET, secret, agent.id)
+        self._finding = None
 
     async def open(self, shard: int) -> int:
         """Takes a shard over. Returns its epoch."""

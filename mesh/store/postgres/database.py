@@ -26,6 +26,8 @@ WITHIN_S = 12.0
 _TRY_WITHIN_S = 5.0
 _CONNECTIONS = 4
 """Of a process, beside the one for appends: reads are short, and a database has few hundreds for all."""
+_IDLE_S = 60.0
+"""After so long without a statement all are closed: most processes need the database seldom."""
 _RETRYING = Backoff(first_s=0.05, longest_s=1.0)
 _OLDEST = 140_000
 _PASSING = ("08", "53", "57", "58", "25006", "26000", "40", "55P03", "XX", "23505")
@@ -66,6 +68,8 @@ class Database:
         self._places = asyncio.Semaphore(connections)
         self._idle: list[AsyncConnection[tuple[object, ...]]] = []
         self._abandoned: set[asyncio.Task[object]] = set()
+        self._used_at = 0.0
+        self._expiry: asyncio.TimerHandle | None = None
         self._is_known = False
         self._is_closed = False
 
@@ -115,6 +119,8 @@ class Database:
     async def close(self) -> None:
         """Closes the connections that nobody uses; the others close when their statement has ended."""
         self._is_closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
         await self._close_idle()
         if self._abandoned:
             await asyncio.wait(self._abandoned, timeout=_TRY_WITHIN_S)
@@ -167,7 +173,19 @@ class Database:
             await connection.close()
         else:
             self._idle.append(connection)
+            self._used_at = time.monotonic()
+            if self._expiry is None:
+                self._expiry = asyncio.get_running_loop().call_later(_IDLE_S, self._expire)
         return task.result()
+
+    def _expire(self) -> None:
+        """Closes the connections if nobody has used one for long."""
+        self._expiry = None
+        left = self._used_at + _IDLE_S - time.monotonic()
+        if left > 0:
+            self._expiry = asyncio.get_running_loop().call_later(left, self._expire)
+        else:
+            self._keep_ending(self._close_idle())
 
     def _abandon(self, task: "asyncio.Future[T]", connection: AsyncConnection[tuple[object, ...]]) -> None:
         async def end() -> None:

@@ -8,6 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 import msgspec
 
@@ -16,17 +17,19 @@ from mesh.core.events import AnyEvent, decode, encode
 from mesh.core.ids import id_suffix, is_id
 from mesh.journal.append_queue import AppendQueue, QueuedAppend
 from mesh.journal.listing import ListingEntry
-from mesh.journal.port import Append
+from mesh.journal.port import Append, check_end
 from mesh.store.postgres.agent_rows import AgentRow, HeldShard, held_elsewhere
 from mesh.store.postgres.database import WITHIN_S, Database
 
 _READ = "select line from {schema}.event where agent = %s and conversation = %s order by seq"
+_ENDS = "select id, seq from {schema}.conversation where agent = %s and id = any(%s::uuid[])"
 _TYPES = (
     "int",
     *("int[]", "bigint[]", "text[]", "uuid[]", "int[]", "text[]", "int[]", "text[]", "text[]", "text[]"),
     *("text[]", "text[]", "text[]", "text[]", "text[]", "boolean[]", "text[]", "text[]"),
 )
 _APPEND = f"select * from {{schema}}.append_1({', '.join(f'%s::{each}' for each in _TYPES)})"
+_ERASE = "select {schema}.erase_1(%s, %s, %s, %s, %s::uuid, %s)"
 _MOST_CONTEXT = 128
 _PART_SIZE = 16 * 1024 * 1024
 """How many characters of events one statement has, unless a single append has more."""
@@ -96,6 +99,21 @@ class PostgresJournal:
                 raise _damaged(conversation_id, number, f"it has the number {event.seq}")
             events.append(event)
         return events
+
+    async def ends(self, conversation_ids: Sequence[str]) -> dict[str, int]:
+        agent = await self._agent.get()
+        rows = await self._database.rows(_ENDS, agent.id, [*conversation_ids])
+        return {str(id): cast(int, seq) for id, seq in rows}
+
+    async def erase(self, shard: int, epoch: int, conversation_id: str, seq: int) -> None:
+        await self._queue.settled(conversation_id)
+        held, agent = self._agent.held(shard, epoch), await self._agent.get()
+        parameters = (agent.id, shard, held.epoch, held.holder, conversation_id, seq)
+        ((last,),) = await self._database.rows(_ERASE, *parameters)
+        if last is None:
+            raise held_elsewhere(shard, epoch)
+        if last:
+            check_end(conversation_id, cast(int, last), seq)
 
     async def sizes(self) -> dict[str, int]:
         """None: the listing of a database is not derived from its journals."""

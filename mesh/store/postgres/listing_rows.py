@@ -61,6 +61,16 @@ class PostgresListing:
             wheres.append(("(updated_at, id) < (%s, %s)", updated_at, id))
         return await self._entries(wheres, "updated_at desc, id desc", limit), cast(int, total)
 
+    async def unchanged(self, before: str, status: str, after: str, limit: int) -> list[ConversationSummary]:
+        updated_at, _, id = after.partition("|")
+        wheres: list[tuple[object, ...]] = [
+            ("updated_at < %s", before),
+            ("turn_state <> all(%s)", list(TURN_UNDER_WAY)),
+            *([("(updated_at, id) > (%s, %s)", updated_at, id)] if after else []),
+            *([("status = %s", status)] if status else []),
+        ]
+        return await self._entries(wheres, "updated_at, id", limit)
+
     async def with_suffix(self, some_id: str) -> Sequence[str]:
         return await self._ids("suffix = %s", id_suffix(some_id)) if is_id(some_id) else []
 

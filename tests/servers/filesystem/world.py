@@ -14,6 +14,7 @@ from mesh.servers.filesystem.dispatch import Server
 from mesh.servers.filesystem.globs import Patterns
 from mesh.servers.filesystem.opening import Open
 from mesh.servers.filesystem.root import Root
+from tests.worlds.long import takes_long
 
 
 def long(test: Callable[..., None]) -> Callable[..., None]:
@@ -21,7 +22,7 @@ def long(test: Callable[..., None]) -> Callable[..., None]:
     for mark in (
         pytest.mark.chaos,
         pytest.mark.timeout(3600),
-        pytest.mark.skipif("CHAOS_KILLS" not in os.environ, reason="takes long: make chaos runs it"),
+        takes_long,
     ):
         test = mark(test)
     return test

@@ -215,6 +215,9 @@ export class Chat {
 
   /** @param {MeshEvent[]} events */
   #take(events) {
+    const { id, seq } = this.state.conversation;
+    // What is shown is not in the conversation any more.
+    if (events.some((event) => event.type === "store_went_back" && (event.seq ?? 0) <= seq)) return this.open(id);
     const known = conversations.fold([...events, ...this.#spends], this.state.conversation);
     const turn = conversations.lastTurn(known)?.number ?? 0;
     if (this.#spends.length && this.#spends[0].turn <= turn) this.#spends = []; // they are told

@@ -1,7 +1,7 @@
 // @ts-check
 // A conversation is the fold of its events, here as in the mesh. Nothing but the events counts. An event makes a new
 // state, which takes the maps of its open turn over from the old one: that is not read any more. Journaled events have a `seq` and are applied once. Events of a turn that is not open change
-// nothing but `seq`.
+// nothing but `seq`; but for those about what the store has lost.
 import { applied, opened } from "./turn.js";
 
 /** @import { MeshEvent, Turn } from "./turn.js" */
@@ -31,6 +31,8 @@ export function apply(conversation, event) {
       return { ...next, id: event.conversation_id, sessionId: event.session_id ?? "", agent: event.agent ?? "" };
     case "user_message":
       return { ...next, turns: [...next.turns, opened(event)] };
+    case "store_went_back":
+      return { ...next, turns: next.turns.map((turn) => (turn.number === event.turn ? noted(turn, event) : turn)) };
     case "conversation_completed":
       return { ...next, completed: true };
     case "spend":
@@ -48,6 +50,9 @@ function inTurn(conversation, event) {
   const changed = applied(turn, event);
   return changed === turn ? conversation : { ...conversation, turns: [...conversation.turns.slice(0, -1), changed] };
 }
+
+/** @type {(turn: Turn, event: MeshEvent) => Turn} */
+const noted = (turn, event) => ({ ...turn, loss: event.message });
 
 /** @param {Turn | undefined} turn */
 export const isOpen = (turn) => ["running", "waiting", "paused"].includes(turn?.status ?? "");

@@ -84,7 +84,7 @@ export class Feed {
     this.onState("live", "");
     const events = received.map((one) => exact.parse(one.data));
     const end = events.find((event) => event.type === "cut_off");
-    this.#after = events.reduce((after, event) => Math.max(after, event.seq ?? 0), this.#after);
+    this.#after = events.reduce(lastOf, this.#after);
     if (events.length) this.onEvents(events.filter((event) => event.type !== "cut_off"));
     return end?.message;
   }
@@ -101,3 +101,7 @@ export class Feed {
     return pause;
   }
 }
+
+// The number of the last event. Where the store has lost events, those that follow have their numbers.
+/** @type {(after: number, event: any) => number} */
+const lastOf = (after, event) => (event.type === "store_went_back" ? event.seq : Math.max(after, event.seq ?? 0));

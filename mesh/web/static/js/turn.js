@@ -22,6 +22,7 @@ import { nothing, withPiece } from "./streamed-text.js";
  * @property {"running" | "waiting" | "paused" | "completed" | "cancelled" | "failed"} status `paused`: by a person
  * @property {string} response
  * @property {string} error
+ * @property {string} loss what of it the store has lost, or ""
  * @property {string} endedAt
  * @property {Map<string, Item>} items by step, in the order in which they began
  * @property {Map<string, AgentRun>} agents by place: the root agent, called and started ones, and items of a map
@@ -196,6 +197,7 @@ export const opened = (event) => ({
   held: new Set(),
   speaking: new Set(),
   notes: [],
+  loss: "",
   calls: new Map(),
   usage: { calls: 0, input: 0, output: 0 },
   nusd: 0,

@@ -64,6 +64,7 @@ export class TurnView extends Component {
           ${turn.status === "running" && !turn.speaking.size && html`<${Working} />`}
           ${answer && html`<${Answer} key="answer" text=${answer} output=${turn.output} />`}
           ${turn.invalid && html`<p class="objection">${inSpiteOf(turn.invalid)}</p>`}
+          ${turn.loss && html`<p class="failure" role="alert"><strong>Something was lost.</strong> ${turn.loss}</p>`}
           ${turn.error && html`<p class="failure" role="alert"><strong>The turn failed.</strong> ${turn.error}</p>`}
           ${turn.endedAt && html`<${Summary} turn=${turn} />`}
         </div>

@@ -1,0 +1,126 @@
+"""Of several actors of a node, those that answer carry the calls, over real connections."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from deployments import remote
+from deployments.channel import Channel, ConnectionLost, Endpoint
+from deployments.remote import NodeReplicas
+from deployments.services import NODE, NodeService
+from mesh.net.backoff import Backoff
+from mesh.tree.turn import PassInput, PassOutput
+from tests.worlds.mesh import until
+
+TURN = PassInput(conversation_id="c", session_id="s", digest="d", turn=1, run=2, user_message="go", at="0")
+
+
+class Actor:
+    """A node. While it does not answer it takes what comes, as a process that is stopped."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.asked = 0
+        self.called = 0
+
+    async def alive(self) -> None:
+        self.asked += 1
+        await self.answers.wait()
+
+    async def run(self, turn: PassInput) -> PassOutput:
+        self.called += 1
+        await self.answers.wait()
+        return PassOutput("completed", self.name)
+
+    async def _other(self, *arguments: Any) -> Any:
+        raise AssertionError("nobody asks for this")
+
+    hear = problems = verdict = preview = settle = cancel = _other
+
+
+@asynccontextmanager
+async def served(actor: Actor) -> AsyncIterator[NodeService]:
+    endpoint = Endpoint(NODE.methods_of(cast(NodeService, actor)))
+    address = await endpoint.listen("127.0.0.1")
+
+    async def locate() -> Any:
+        return address
+
+    channel = Channel(locate)
+    yield NODE.stub(channel, actor.name)
+    channel.close()
+    endpoint.close()
+
+
+@pytest.fixture
+async def actors() -> list[Actor]:
+    return [Actor("first"), Actor("second"), Actor("third")]
+
+
+@pytest.fixture
+async def replicas(actors: list[Actor], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeReplicas]:
+    monkeypatch.setattr(remote, "_ASKED_AGAIN", Backoff(first_s=0.05, longest_s=0.05, jitter=0))
+    async with AsyncExitStack() as stack:
+        yield NodeReplicas([await stack.enter_async_context(served(actor)) for actor in actors])
+
+
+async def ran(replicas: NodeReplicas, times: int) -> list[str]:
+    return [(await (await replicas.next()).run(TURN)).text for _ in range(times)]
+
+
+async def test_those_that_answer_carry_the_calls_in_turn_and_are_asked_once_for_each(
+    actors: list[Actor], replicas: NodeReplicas
+) -> None:
+    assert await ran(replicas, 6) == ["first", "second", "third"] * 2
+    assert [actor.asked for actor in actors] == [2, 2, 2]
+
+
+async def test_one_that_does_not_answer_is_left_out_until_it_does(
+    actors: list[Actor], replicas: NodeReplicas
+) -> None:
+    actors[0].answers.clear()
+    assert set(await ran(replicas, 9)) == {"second", "third"}
+    actors[0].answers.set()
+
+    async def is_back() -> bool:
+        return "first" in await ran(replicas, 3)
+
+    await until(is_back)
+
+
+async def test_one_that_was_lost_in_the_middle_of_a_call_does_not_get_the_next(
+    actors: list[Actor], replicas: NodeReplicas
+) -> None:
+    assert await ran(replicas, 3) == ["first", "second", "third"]
+    first = await replicas.next()
+    actors[0].answers.clear()
+    running = asyncio.ensure_future(first.run(TURN))
+    await until(lambda: _is(actors[0].called == 2))
+    first._channel.close()  # type: ignore[attr-defined]
+    with pytest.raises(ConnectionLost):
+        await running
+    replicas.note_lost(first)
+    assert set(await ran(replicas, 4)) == {"second", "third"}
+
+
+async def test_where_none_answers_one_is_called_all_the_same(
+    actors: list[Actor], replicas: NodeReplicas
+) -> None:
+    for actor in actors:
+        actor.answers.clear()
+    called = asyncio.ensure_future(ran(replicas, 1))
+    await until(lambda: _is(all(actor.asked for actor in actors)))
+    await until(lambda: _is(any(actor.called for actor in actors)))
+    assert not called.done()
+    for actor in actors:
+        actor.answers.set()
+    assert len(await called) == 1
+
+
+async def _is(truth: bool) -> bool:
+    return truth
