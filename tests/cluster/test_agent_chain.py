@@ -28,7 +28,7 @@ from tests.cluster.person import Person, Told, judge
 from tests.cluster.test_several_agents import Several, cluster_of
 from tests.cluster.world import ledger_config
 from tests.worlds.ports import free_port
-from tests.worlds.process import running
+from tests.worlds.process import WITH_DASHBOARD, running
 
 PEOPLE = 2
 SEED = int(os.environ.get("CHAOS_SEED", "7"))
@@ -67,7 +67,8 @@ class Chain:
         middle = {"name": "middle", "llm": llm, "a2a": [{"name": "bottom", "url": f"{url}/bottom/a2a"}]}
         bottom = {**ledger_config(self.ledger, folder), "name": "bottom"}
         data = str(folder / "data")
-        self.mesh = Several(folder, [{**each, "data_dir": data} for each in (top, middle, bottom)], model.env)
+        configs = [{**each, "data_dir": data} for each in (top, middle, bottom)]
+        self.mesh = Several(folder, configs, {**model.env, **WITH_DASHBOARD})  # which knows the processes
 
     @property
     def top(self) -> str:
