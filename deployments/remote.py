@@ -203,19 +203,18 @@ class NodeReplicas:
         self._replicas = replicas
         self._silent: SilentPeers[int] = SilentPeers(_ASKED_AGAIN, time.monotonic)
         self._turns = count()
-        self._last = 0
 
     async def next(self) -> NodeService:
-        """The next one that answers, or else the one that did last."""
-        first = next(self._turns)
-        numbers = [(first + each) % len(self._replicas) for each in range(len(self._replicas))]
-        if len(numbers) > 1:
-            silent = self._silent.ids()
-            for number in numbers:
-                if number not in silent and await self._answers(number):
-                    return self._replicas[number]
-            return self._replicas[self._last]
-        return self._replicas[0]
+        """The next one that answers; if it is the only one, that. Raises `Unavailable`."""
+        number_of_them, first = len(self._replicas), next(self._turns)
+        if number_of_them == 1:
+            return self._replicas[0]
+        numbers = [(first + each) % number_of_them for each in range(number_of_them)]
+        silent = self._silent.ids()
+        for number in sorted(numbers, key=lambda each: each in silent):
+            if await self._answers(number):
+                return self._replicas[number]
+        raise Unavailable(f"none of the {number_of_them} replicas of the node answers")
 
     async def _answers(self, number: int) -> bool:
         # Each time: it costs a hundredth of what the call that follows does, which would wait for a process
@@ -226,7 +225,6 @@ class NodeReplicas:
             self._silent.note(number)
             return False
         self._silent.forget(number)
-        self._last = number
         return True
 
     def note_lost(self, replica: NodeService) -> None:

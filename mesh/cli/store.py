@@ -70,7 +70,9 @@ def copy(
         from mesh.store.store_copy import CopyEnd, CopyReport, copy_store
 
         agent = loaded(config, runs=False)
-        for where in (source, target):
+        for option, where in (("--from", source), ("--to", target)):
+            if "://" in where and not is_database(where):  # not told as a folder: it may have a password
+                exit_with([f"{option}: the URL of a database begins with postgres://"], FAILED)
             if is_database(where) and (problem := missing_library()):
                 exit_with([problem], FAILED)
         if not is_database(source) and not Path(source, "configs").is_dir():

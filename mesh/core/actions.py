@@ -278,7 +278,7 @@ class ActionLog:
         """The trace id of a run: in the root agent, that of the turn."""
         if place == ROOT:
             return trace_id_of(self._traceparent, self._conversation_id, turn)
-        return sha256(step_id(self._conversation_id, turn, place.text).encode()).hexdigest()[:32]
+        return sha256(step_id(self._conversation_id, turn, "", place.text).encode()).hexdigest()[:32]
 
     def _number(self, call: StepKey) -> int:
         """The number of the model call that asked for this call."""

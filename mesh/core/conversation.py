@@ -108,12 +108,14 @@ class Conversation:
         self.digest = ""
         self.seq = 0
         self.created_at = ""
+        self.imported_at = ""
         self.updated_at = ""
         self.is_completed = False
         self.turn = 0
         self.turn_open = False
         self.user_message = ""
         self.turn_started_at = ""
+        self.turn_nonce = ""
         self.message_id = ""
         self.had_token = False
         self.artifacts: tuple[Artifact, ...] = ()  # of the newest turn
@@ -169,14 +171,14 @@ class Conversation:
     @property
     def pending(self) -> list[ApprovalRequired]:
         """The approvals that wait for a person, oldest first. A completed node waits for nothing, and neither
-        does a turn that an agent has answered. What can do without the list asks one of the next ones: there
-        may be very many."""
+        does a turn that an agent has answered, or that can only end. What can do without the list asks one of
+        the next ones: there may be very many."""
         return self._open.approvals.pending if self.is_waiting else []
 
     @property
     def is_waiting(self) -> bool:
         """Whether an approval is pending."""
-        return self.returned is None and bool(self._open.approvals)
+        return self.returned is None and not self.ends_because and bool(self._open.approvals)
 
     @property
     def is_held(self) -> bool:
@@ -306,7 +308,7 @@ class Conversation:
         self.agents_started.apply(event)
         self.agents.apply(event)
         if not isinstance(event, ApprovalShown):  # it changes nothing that a client sees
-            self.updated_at = event.time or self.updated_at
+            self.updated_at = max(event.time or self.updated_at, self.imported_at)
         match event:
             case ConversationCreated():
                 self._created(event)
@@ -334,7 +336,7 @@ class Conversation:
         self.id, self.session_id = event.conversation_id, event.session_id
         self.context_id = event.context_id
         self.agent, self.digest = event.agent, event.digest
-        self.created_at = event.time
+        self.created_at, self.imported_at = event.time, event.imported_at
         self._remember(event.idempotency_key, event.body_hash, event.seq)
         self.pauses.append(event.seq)
         if event.system_prompt:
@@ -347,7 +349,7 @@ class Conversation:
         self.depth, self.called_by, self.traceparent = event.depth, event.called_by, event.traceparent
         self.by = event.by
         self.user_message, self.message_id = event.text, event.message_id
-        self.turn_started_at = event.time
+        self.turn_started_at, self.turn_nonce = event.time, event.nonce
         self.turn_session_id = event.session_id or self.session_id
         self.had_token, self.artifacts = event.had_token, ()
         self._remember(event.idempotency_key, event.body_hash, event.seq)

@@ -183,7 +183,8 @@ class NodeInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 class ConversationCreated(Event, frozen=True):
     """The first event of every journal. ``digest`` is the version of the agent, for good. ``context_id`` is
     the A2A context, if it differs from the session id. ``nodes`` are the nodes of the config by node path, if
-    one of its trees has more than one: whoever reads the journal knows by it which nodes are at work."""
+    one of its trees has more than one: whoever reads the journal knows by it which nodes are at work.
+    ``imported_at`` is when it was brought here from another mesh, empty if it began here."""
 
     conversation_id: str
     session_id: str
@@ -194,6 +195,7 @@ class ConversationCreated(Event, frozen=True):
     nodes: dict[str, NodeInfo] = {}
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
+    imported_at: str = ""
 
 
 class UserMessage(Event, frozen=True):
@@ -202,6 +204,8 @@ class UserMessage(Event, frozen=True):
     ``by`` names the caller: the name of the API key, or what the request says. ``budget`` are the limits of
     the request, by the keys of a budget, which can only tighten those of the agent. ``traceparent`` is the
     W3C trace context of the request, empty if it had no valid one: the whole turn belongs to its trace.
+    ``nonce`` are random hex digits: no step of this turn is taken for one of another turn with its number, in
+    a conversation with its id that was deleted, or of which a store has lost something.
 
     ``depth`` and ``called_by`` are what an agent says that sent the message: how many agents call each other
     down to it, and their names. The names are only for people to read."""
@@ -217,6 +221,7 @@ class UserMessage(Event, frozen=True):
     traceparent: str = ""
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
+    nonce: str = ""
 
 
 class NodeStarted(Event, frozen=True):

@@ -55,13 +55,15 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     recorded: tuple[RecordedQuestion, ...] = ()
 
 
-def step_id(conversation_id: str, turn: int, step: str) -> str:
-    """The name of a step among those of all conversations.
+def step_id(conversation_id: str, turn: int, nonce: str, step: str) -> str:
+    """The name of a step among those of all conversations, also those that were deleted and turns that a
+    store has lost. ``nonce`` is that of the turn (`UserMessage`).
 
-    >>> step_id("c", 2, "0.1/tool/3.0")
-    'c|2|0.1/tool/3.0'
+    >>> step_id("c", 2, "f00d", "0.1/tool/3.0")
+    'c|2.f00d|0.1/tool/3.0'
     """
-    return f"{conversation_id}|{turn}|{step}"
+    # Turns of earlier releases have none: their claims are known by the name that they had then.
+    return f"{conversation_id}|{turn}.{nonce}|{step}" if nonce else f"{conversation_id}|{turn}|{step}"
 
 
 def valid_traceparent(header: str) -> str:

@@ -211,11 +211,16 @@ def summary(conversation: Conversation) -> ConversationSummary:
         status=conversation.status,
         created_at=conversation.created_at,
         updated_at=conversation.updated_at,
-        title=first[:_TITLE],
+        title=title_of(first),
         pending_approval=pending_approval(conversation, oldest) if oldest else None,
         turn_state=turn.state if turn else None,
         context_id=conversation.context_id,
     )
+
+
+def title_of(text: str) -> str:
+    """The title of a conversation whose first message this is."""
+    return text[:_TITLE]
 
 
 def turn_view(conversation: Conversation) -> TurnView | None:
@@ -228,18 +233,26 @@ def turn_view(conversation: Conversation) -> TurnView | None:
             return TurnView(number, "paused" if conversation.is_held else "working", since)
         return TurnView(number, "auth_required" if conversation.needs_token else "waiting_approval", since)
     match conversation.last_answer:
-        case Error(message=message, time=time):
-            return TurnView(number, "failed", time, message)
+        case Error(message=message, time=time) as end:
+            return TurnView(number, end_state(end), time, message)
         case Completed() as end:
             return completed_view(end, number, conversation.artifacts)
         case None:
             return None
 
 
+def end_state(end: Completed | Error) -> TurnState:
+    """The state of a turn that ended so."""
+    if isinstance(end, Error):
+        return "failed"
+    return "cancelled" if end.cancelled_on_request else "completed"
+
+
 def completed_view(end: Completed, number: int, artifacts: tuple[Artifact, ...] = ()) -> TurnView:
     """The state of a turn that ended so."""
-    state: TurnState = "cancelled" if end.cancelled_on_request else "completed"
-    return TurnView(number, state, end.time, end.response, artifacts, end.forced, end.output, end.invalid)
+    return TurnView(
+        number, end_state(end), end.time, end.response, artifacts, end.forced, end.output, end.invalid
+    )
 
 
 def _pipeline_state(conversation: Conversation) -> PipelineState | None:

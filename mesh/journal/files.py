@@ -24,6 +24,7 @@ from mesh.core.events import AnyEvent, encode
 from mesh.disk.atomic import reason, replace
 from mesh.disk.fence import Fences
 from mesh.journal.append_queue import AppendQueue, QueuedAppend
+from mesh.journal.listing import JournalEdges
 from mesh.journal.on_disk import JournalEnd, JournalFiles
 from mesh.journal.port import Append, check_end
 
@@ -90,6 +91,10 @@ class FileJournal:
     async def sizes(self) -> dict[str, int]:
         return await asyncio.to_thread(self._files.sizes)
 
+    async def edges(self, conversation_ids: Sequence[str]) -> dict[str, JournalEdges]:
+        found = await self._run(lambda: {id: self._files.edges(id) for id in conversation_ids})
+        return {id: edges for id, edges in found.items() if edges is not None}
+
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         await asyncio.to_thread(self._replace_all, blobs)
 
@@ -141,6 +146,7 @@ class FileJournal:
         for name, content in blobs.items():
             try:
                 replace(self._folder / name, content, synced=False)
+                self._files.drop_orphan(name)
             except OSError as problem:
                 problems.append(problem)
         if problems:

@@ -6,15 +6,31 @@ every append moves together with the journal.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from mesh.core.conversation import Conversation
-from mesh.core.view import ConversationSummary, summary
+from mesh.core.conversation import Conversation, ConversationStatus
+from mesh.core.events import (
+    AnyEvent,
+    Completed,
+    ConversationCompleted,
+    ConversationCreated,
+    Error,
+    UserMessage,
+)
+from mesh.core.view import ConversationSummary, end_state, summary, title_of
 
 TURN_UNDER_WAY = ("working", "paused", "waiting_approval", "auth_required")
 """The states of a turn that has not ended."""
+
+
+class JournalEdges(NamedTuple):
+    """The first two events of a journal, and the last two; of one with fewer events, the same ones. They need
+    not be durable yet."""
+
+    first: Sequence[AnyEvent]
+    last: Sequence[AnyEvent]
 
 
 class ListingEntry(msgspec.Struct, frozen=True):
@@ -42,6 +58,38 @@ def entry_of(conversation: Conversation) -> ListingEntry:
     return ListingEntry(
         summary(conversation), conversation.needs_pass, conversation.first_deadline, conversation.asking
     )
+
+
+def entry_at_rest(edges: JournalEdges) -> ListingEntry | None:
+    """The entry of a conversation in which nothing is under way, from how its journal begins and ends: the
+    one that `entry_of` has of all its events, for a small part of the time. None if they do not say it."""
+    newest: Completed | Error | ConversationCompleted
+    status: ConversationStatus
+    match edges.last:
+        case [*_, Completed() | Error() as end]:
+            newest, status = end, "active"
+        case [Completed() | Error() as end, ConversationCompleted() as newest]:
+            status = "completed"
+        case _:
+            return None
+    match edges.first:
+        case [ConversationCreated() as created, UserMessage() as opened] if newest.time:
+            return ListingEntry(
+                ConversationSummary(
+                    id=created.conversation_id,
+                    session_id=created.session_id,
+                    status=status,
+                    created_at=created.time,
+                    updated_at=max(newest.time, created.imported_at),
+                    title=title_of(opened.text),
+                    pending_approval=None,
+                    turn_state=end_state(end),
+                    context_id=created.context_id,
+                ),
+                needs_pass=False,
+            )
+        case _:
+            return None
 
 
 class Listing(Protocol):

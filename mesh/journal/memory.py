@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from mesh.core.errors import StaleEpoch, WrongSequence
 from mesh.core.events import AnyEvent
+from mesh.journal.listing import JournalEdges
 from mesh.journal.port import Append, check_end, snapshot_name
 
 
@@ -45,6 +46,10 @@ class MemoryJournal:
 
     async def sizes(self) -> dict[str, int]:
         return {conversation_id: len(journal) for conversation_id, journal in self._journals.items()}
+
+    async def edges(self, conversation_ids: Sequence[str]) -> dict[str, JournalEdges]:
+        found = {id: self._journals[id] for id in conversation_ids if id in self._journals}
+        return {id: JournalEdges(events[:2], events[-2:]) for id, events in found.items()}
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         self._blobs.update(blobs)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from mesh.core.errors import JournalDamaged, JournalError
 from mesh.core.events import AnyEvent, Live, decode
 from mesh.disk.atomic import reason, sync_folder, write_all
+from mesh.journal.listing import JournalEdges
 from mesh.journal.port import snapshot_name
 from mesh.runtime.logs import fields
 
@@ -33,6 +34,7 @@ _PREFIX, _SUFFIX = "conversation_", ".jsonl"
 _OPEN_FILES = 512
 _KNOWN_TAILS = 20_000
 _PAGE = 4096
+_EDGE = 4 * _PAGE
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _log = logging.getLogger("mesh.journal")
 
@@ -75,6 +77,17 @@ class JournalFiles:
             self._tails[conversation_id] = JournalEnd(len(events), size)
         return events
 
+    def edges(self, conversation_id: str) -> JournalEdges | None:
+        """Returns how a journal begins and ends, without making it durable; None if that is not found in a
+        few pages of the file, or cannot be read."""
+        if conversation_id in self._unknown_ends:
+            return None
+        try:
+            begin, end = _edges_of(f"{self._folder}/{_PREFIX}{conversation_id}{_SUFFIX}")
+            return JournalEdges([decode(line) for line in begin], [decode(line) for line in end])
+        except (OSError, ValueError):
+            return None  # whoever reads all of it says what is wrong
+
     def tail(self, shard: int, conversation_id: str) -> JournalEnd:
         """Returns where the next append goes. Raises `JournalError`, `OSError`.
 
@@ -114,9 +127,16 @@ class JournalFiles:
         # The journal last: as long as it is there, the conversation is, and can be erased again.
         for path in (self._folder / snapshot_name(conversation_id), self._path(conversation_id)):
             path.unlink(missing_ok=True)
-        sync_folder(self._folder)
         self._tails.pop(conversation_id, None)
         self._unknown_ends.pop(conversation_id, None)
+        sync_folder(self._folder)
+
+    def drop_orphan(self, name: str) -> None:
+        """Removes a snapshot, just written, whose conversation was deleted: by a process that has the shard
+        since, while this one wrote behind. Raises `OSError`."""
+        snapshot = self._folder / name
+        if name.startswith(_PREFIX) and not snapshot.with_suffix(_SUFFIX).exists():
+            snapshot.unlink(missing_ok=True)
 
     def sizes(self) -> dict[str, int]:
         """The size of each journal, in bytes."""
@@ -259,6 +279,20 @@ def _durable_content(path: Path, durable: int) -> bytes:
             os.fdatasync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return file.read()
+
+
+def _edges_of(path: str) -> tuple[list[bytes], list[bytes]]:
+    """The first two lines of a file and the last two, as far as they are in its first and its last pages."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = os.pread(fd, 2 * _EDGE, 0)
+        if len(content) < 2 * _EDGE:
+            lines = content.split(b"\n")[:-1]  # what follows the last newline was torn
+            return lines[:2], lines[-2:]
+        size = os.fstat(fd).st_size
+        return content.split(b"\n")[:-1][:2], os.pread(fd, _EDGE, size - _EDGE).split(b"\n")[1:-1][-2:]
+    finally:
+        os.close(fd)
 
 
 def _cut(path: Path, size: int) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from mesh.core.errors import WrongSequence
 from mesh.core.events import AnyEvent
-from mesh.journal.listing import ListingEntry
+from mesh.journal.listing import JournalEdges, ListingEntry
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -72,6 +72,11 @@ class Journal(Protocol):
 
     async def sizes(self) -> dict[str, int]:
         """Returns the size of each conversation's journal, in a unit that grows with every append."""
+        ...
+
+    async def edges(self, conversation_ids: Sequence[str]) -> dict[str, JournalEdges]:
+        """Returns how each of these journals begins and ends, for a listing that is derived from them. One of
+        which that is not found at once is left out. Raises `JournalError`."""
         ...
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:

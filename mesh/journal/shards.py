@@ -101,13 +101,27 @@ class Handover(NamedTuple):
     to: HostRecord
 
 
+class AcknowledgedEnd(NamedTuple):
+    """The number of the last event of a conversation that the store has acknowledged, and when that was
+    created, as its events write times."""
+
+    seq: int
+    created_at: str
+
+    def of(self, created_at: str) -> int:
+        """The number, if the conversation was created then. Otherwise it is another one, which was created
+        with the same id after that one was deleted, and nothing is known of it: 0."""
+        return self.seq if self.created_at == created_at else 0
+
+
 class GivenShard(msgspec.Struct, frozen=True):
-    """A shard that the host ``giver`` gives away. ``tokens`` are the bearer tokens of its open turns, by
-    conversation."""
+    """A shard that the host ``giver`` gives away. ``tokens`` are the bearer tokens of its open turns, and
+    ``ends`` what is known of its conversations, by conversation."""
 
     shard: int
     giver: str
     tokens: dict[str, str]
+    ends: dict[str, AcknowledgedEnd] = {}
 
     def __repr__(self) -> str:
         return f"GivenShard({self.shard} of {self.giver}, {len(self.tokens)} tokens)"

@@ -339,6 +339,7 @@ def _unsettled(loaded: LoadedConversation) -> list[UnsettledCall]:
             intent,
             conversation.depth,
             conversation.traceparent,
+            conversation.turn_nonce,
         )
         for intent, call in conversation.unsettled
     ]

@@ -14,6 +14,7 @@ every turn that was left open (`Recovery`).
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from heapq import nsmallest
@@ -466,6 +467,7 @@ class Keeper:
             # Before the journal: none of them may stay, with its secret, after the conversation.
             await self._push.forget(id)
             await self._shard.erase(loaded)
+            await self._push.forget(id)  # one that came meanwhile
         _log.info("event=conversation_deleted %s", fields(conversation=id, by=by))
 
     async def _transfer(self, request: Export | Import) -> JournalLines | ConversationReply:
@@ -478,7 +480,8 @@ class Keeper:
     async def _import(self, request: Import) -> ConversationReply:
         if await self._shard.has(request.id):
             raise Conflict(f"conversation {request.id} is here already")
-        events = imported_events(request.content, self._settings.agent, self._settings.digest, request.by)
+        agent, digest = self._settings.agent, self._settings.digest
+        events = imported_events(request.content, agent, digest, now(), request.by)
         return conversation_reply((await self._shard.create(request.id, events)).conversation)
 
     async def _webhooks(self, request: SetWebhook | ListWebhooks | DeleteWebhook) -> Webhooks:
@@ -569,6 +572,7 @@ class Keeper:
                 idempotency_key=caller.idempotency_key,
                 body_hash=caller.body_hash,
                 budget=request.budget,
+                nonce=secrets.token_hex(4),
             )
         )
         return await self._turn_reply(loaded, request.wait, conversation.seq)

@@ -317,6 +317,7 @@ class LoadedConversation:
             session_id=held.session_id or conversation.session_id if held else conversation.turn_session_id,
             digest=conversation.digest,
             turn=self.turn,
+            nonce=held.nonce if held else conversation.turn_nonce,
             run=self._runs.of_pass.number,
             user_message=held.text if held else conversation.user_message,
             message_id=held.message_id if held else conversation.message_id,

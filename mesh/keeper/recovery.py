@@ -4,7 +4,7 @@ anew."""
 import asyncio
 import logging
 
-from mesh.core.errors import JournalDamaged, JournalError, NotFound, StaleEpoch
+from mesh.core.errors import Conflict, JournalDamaged, JournalError, NotFound, StaleEpoch
 from mesh.keeper.driver import Driver
 from mesh.keeper.kept_grants import Grants
 from mesh.keeper.shard import Shard
@@ -58,7 +58,7 @@ class Recovery:
                         "event=recover_failed conversation=%s %s", conversation_id, fields(message=problem)
                     )
                     break
-                except JournalError as problem:
+                except (JournalError, Conflict) as problem:  # a conflict: it is being deleted
                     _log.warning(
                         "event=recover_later conversation=%s %s", conversation_id, fields(message=problem)
                     )

@@ -12,7 +12,7 @@ from mesh.core.errors import Conflict, JournalDamaged, JournalError, NotFound, S
 from mesh.core.events import AnyEvent
 from mesh.core.ids import id_suffix, is_id, shard_of
 from mesh.journal.index import Index
-from mesh.journal.listing import Listing
+from mesh.journal.listing import Listing, ListingEntry, entry_at_rest
 from mesh.journal.port import Journal
 from mesh.keeper.derived_files import Snapshots
 from mesh.keeper.loaded_conversation import LoadedConversation
@@ -20,6 +20,7 @@ from mesh.keeper.store_losses import AcknowledgedEnds, losses, told_of
 from mesh.runtime.logs import fields
 
 _RUN_BITS = 32
+_INDEXED_AT_ONCE = 500
 _log = logging.getLogger("mesh.keeper")
 
 
@@ -86,9 +87,7 @@ class Shard:
             sizes = await self._journal.sizes()
             owned = {i: size for i, size in sizes.items() if self.owns(i)}
             await self._snapshots.load_index(owned)
-            for conversation_id, size in owned.items():
-                if not self._snapshots.index.is_current(conversation_id, size):
-                    await self._index_journal(self._snapshots.index, conversation_id, size)
+            await self._index_journals(self._snapshots.index, owned)
         return self._epoch
 
     async def close(self) -> None:
@@ -138,8 +137,8 @@ class Shard:
     async def look_for_losses(self) -> None:
         """Looks whether the store still has all that it acknowledged to this process, and journals what it
         lost. Raises `JournalError`."""
-        known = [(id, self._acknowledged.of(id)) for id in self._acknowledged.ids() if self.owns(id)]
-        ends = await self._journal.ends([id for id, _ in known])
+        known = self._acknowledged.known(self.owns)
+        ends = await self._journal.ends([*known])
         for id in losses(known, ends):
             loaded = self._loaded.get(id)
             if loaded is None:
@@ -156,7 +155,7 @@ class Shard:
     async def create(self, conversation_id: str, events: Sequence[AnyEvent]) -> LoadedConversation:
         """Creates a conversation that begins with these events. Of two creations at once, the second finds
         what the first created: events with the same keys are appended once."""
-        loaded = self._keep(conversation_id, Conversation())
+        loaded = self._keep(conversation_id, self._made(Conversation()))
         await loaded.append(events)
         return loaded
 
@@ -183,6 +182,9 @@ class Shard:
                 self._snapshots.index.remove(conversation_id)
         except StaleEpoch:
             self._on_fenced()
+            raise
+        except JournalError:
+            self._acknowledged.forget(conversation_id)  # it may be gone
             raise
         finally:
             self._erasing.discard(conversation_id)
@@ -228,12 +230,11 @@ class Shard:
         return is_id(conversation_id) and shard_of(conversation_id, self._shards) == self._number
 
     async def _load(self, conversation_id: str) -> LoadedConversation:
-        acknowledged = self._acknowledged.of(conversation_id)  # before it is read, which has to show that
+        end = self._acknowledged.get(conversation_id)  # before it is read, which has to show that
         conversation = fold(await self._journal.read(conversation_id))
-        if acknowledged > conversation.seq:
-            lost = f"lost_from={conversation.seq + 1} lost_up_to={acknowledged}"
-            _log.error("event=store_went_back conversation=%s %s", conversation_id, lost)
         if not conversation.id:
+            if end is not None:
+                _log.error("event=store_went_back conversation=%s lost_from=1", conversation_id)
             self._acknowledged.forget(conversation_id)
             if self._snapshots is not None:  # it was being deleted when the storage failed
                 self._snapshots.index.remove(conversation_id)
@@ -243,23 +244,19 @@ class Shard:
             if self._snapshots is not None:
                 # No size it could have: it is read again at the next start.
                 self._snapshots.index.put(conversation, 0)
-        loaded = self._keep(conversation_id, conversation)
+        loaded = self._made(conversation)
+        acknowledged = end.of(conversation.created_at) if end else 0
         if acknowledged > conversation.seq:
-            await self._journal_loss(loaded, acknowledged)
-        return loaded
+            lost = f"lost_from={conversation.seq + 1} lost_up_to={acknowledged}"
+            _log.error("event=store_went_back conversation=%s %s", conversation_id, lost)
+            # Nobody decides or says anything there before that is journaled: see `get`.
+            await loaded.append([told_of(conversation, acknowledged)])
+        self._acknowledged.note(conversation)
+        return self._keep(conversation_id, loaded)
 
-    async def _journal_loss(self, loaded: LoadedConversation, acknowledged: int) -> None:
-        try:
-            await loaded.append([told_of(loaded.conversation, acknowledged)])
-        except BaseException:  # whoever needs the conversation next begins with that again
-            if self._loaded.get(loaded.conversation.id) is loaded:
-                del self._loaded[loaded.conversation.id]
-            raise
-
-    def _keep(self, conversation_id: str, conversation: Conversation) -> LoadedConversation:
+    def _made(self, conversation: Conversation) -> LoadedConversation:
         assert self._epoch, "the shard is opened before anything is asked of it"
-        self._unload_idle()
-        loaded = LoadedConversation(
+        return LoadedConversation(
             conversation,
             self._journal,
             self._number,
@@ -271,7 +268,10 @@ class Shard:
             self._append_failed,
             lists_ahead=self._snapshots is None,
         )
-        loaded.token = self._tokens.pop(conversation_id, "")
+
+    def _keep(self, conversation_id: str, loaded: LoadedConversation) -> LoadedConversation:
+        self._unload_idle()
+        loaded.token = loaded.token or self._tokens.pop(conversation_id, "")
         return self._loaded.setdefault(conversation_id, loaded)
 
     def _unload_idle(self) -> None:
@@ -281,6 +281,21 @@ class Shard:
             idle = [i for i, loaded in self._loaded.items() if loaded.is_idle]
             for conversation_id in idle[:excess]:
                 del self._loaded[conversation_id]
+
+    async def _index_journals(self, index: Index, sizes: Mapping[str, int]) -> None:
+        """Brings the index up to date with the journals. Those at rest are not read as a whole."""
+        outdated = [id for id, size in sizes.items() if not index.is_current(id, size)]
+        at_rest: list[tuple[ListingEntry, int]] = []
+        for start in range(0, len(outdated), _INDEXED_AT_ONCE):
+            some = outdated[start : start + _INDEXED_AT_ONCE]
+            edges = await self._journal.edges(some)
+            for id in some:
+                entry = entry_at_rest(edges[id]) if id in edges else None
+                if entry is not None:
+                    at_rest.append((entry, sizes[id]))
+                else:
+                    await self._index_journal(index, id, sizes[id])
+        index.put_all(at_rest)
 
     async def _index_journal(self, index: Index, conversation_id: str, size: int) -> None:
         try:
@@ -295,7 +310,7 @@ class Shard:
             index.put(conversation, size)
 
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent], size: int) -> None:
-        self._acknowledged.note(loaded.conversation.id, loaded.conversation.seq)
+        self._acknowledged.note(loaded.conversation)
         if self._snapshots is not None:
             self._snapshots.index.put(loaded.conversation, size)
             self._snapshots.mark(loaded.conversation)

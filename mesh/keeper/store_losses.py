@@ -1,31 +1,42 @@
 """What a store has acknowledged, and whether it still has that.
 
 A database that fails over to a standby may have lost what it acknowledged last. A process knows the last
-event of each conversation that it has written lately. Where the journal ends earlier when it is read again,
-the store went back: that is journaled, so that the conversation tells it, and the open turn ends by it, as
-nobody knows what was done meanwhile.
+event of each conversation that it has read or written lately, and passes that on with a shard that it gives
+away. Where the journal ends earlier when it is read again, the store went back: that is journaled, so that
+the conversation tells it, and the open turn ends by it, as nobody knows what was done meanwhile.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 
 from mesh.core.conversation import Conversation
 from mesh.core.events import StoreWentBack
+from mesh.journal.shards import AcknowledgedEnd
 
 MOST_KNOWN = 10_000
 
 
 class AcknowledgedEnds:
     """The number of the last event that the store has acknowledged, of the `MOST_KNOWN` conversations that
-    this process has written last."""
+    this process has read or written last."""
 
     def __init__(self) -> None:
-        self._ends: OrderedDict[str, int] = OrderedDict()
+        self._ends: OrderedDict[str, AcknowledgedEnd] = OrderedDict()
 
-    def note(self, conversation_id: str, seq: int) -> None:
-        self._ends[conversation_id] = seq
-        self._ends.move_to_end(conversation_id)
-        if len(self._ends) > MOST_KNOWN:
+    def note(self, conversation: Conversation) -> None:
+        """All of it is in the store. What is known to be lost of it stays known until it is told."""
+        end, told = self.get(conversation.id), conversation.store_loss
+        known = end.of(conversation.created_at) if end else 0
+        if known > conversation.seq and (told is None or told.lost_up_to < known):
+            return
+        self.take({conversation.id: AcknowledgedEnd(conversation.seq, conversation.created_at)})
+
+    def take(self, ends: Mapping[str, AcknowledgedEnd]) -> None:
+        """Takes over what another process knew of conversations that it has given away."""
+        for id, end in ends.items():
+            self._ends[id] = end
+            self._ends.move_to_end(id)
+        while len(self._ends) > MOST_KNOWN:
             self._ends.popitem(last=False)
 
     def forget(self, conversation_id: str) -> None:
@@ -34,20 +45,21 @@ class AcknowledgedEnds:
 
     def forget_all(self, which: Callable[[str], bool]) -> None:
         """Those conversations are another process's from now on."""
-        for id in [id for id in self._ends if which(id)]:
+        for id in self.known(which):
             del self._ends[id]
 
-    def of(self, conversation_id: str) -> int:
-        """0: not known."""
-        return self._ends.get(conversation_id, 0)
+    def get(self, conversation_id: str) -> AcknowledgedEnd | None:
+        """None: nothing is known of it."""
+        return self._ends.get(conversation_id)
 
-    def ids(self) -> Sequence[str]:
-        return [*self._ends]
+    def known(self, which: Callable[[str], bool]) -> dict[str, AcknowledgedEnd]:
+        """The ends of those conversations."""
+        return {id: end for id, end in self._ends.items() if which(id)}
 
 
-def losses(acknowledged: Iterable[tuple[str, int]], ends: dict[str, int]) -> list[str]:
-    """The conversations whose journals end before what was acknowledged."""
-    return [id for id, seq in acknowledged if ends.get(id, 0) < seq]
+def losses(acknowledged: Mapping[str, AcknowledgedEnd], ends: Mapping[str, int]) -> list[str]:
+    """The conversations whose journals end before what was acknowledged, unless they are others by now."""
+    return [id for id, end in acknowledged.items() if ends.get(id, 0) < end.seq]
 
 
 def told_of(conversation: Conversation, acknowledged: int) -> StoreWentBack:

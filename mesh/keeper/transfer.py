@@ -37,8 +37,9 @@ def exported_lines(events: Sequence[AnyEvent]) -> bytes:
     return b"".join(encode(event) + b"\n" for event in events)
 
 
-def imported_events(content: bytes, agent: str, digest: str, by: str = "") -> list[AnyEvent]:
-    """The journal that exported lines make here, for an agent in one of its versions. Raises `BadRequest`.
+def imported_events(content: bytes, agent: str, digest: str, at: str, by: str = "") -> list[AnyEvent]:
+    """The journal that exported lines make here, for an agent in one of its versions, when they are imported
+    at this time. Raises `BadRequest`.
 
     ``by`` is the name of the API key that imports, if keys are asked for. The names of people in the lines
     are then marked as what that key says, since nobody here has checked them.
@@ -54,7 +55,7 @@ def imported_events(content: bytes, agent: str, digest: str, by: str = "") -> li
         raise BadRequest("line 1: a conversation begins with conversation_created")
     if any(isinstance(event, ConversationCreated) for event in events[1:]):
         raise BadRequest("there is more than one conversation_created: carry one conversation at a time")
-    events[0] = msgspec.structs.replace(events[0], agent=agent, digest=digest)
+    events[0] = msgspec.structs.replace(events[0], agent=agent, digest=digest, imported_at=at)
     conversation = fold(events)
     if conversation.turn_open:
         events.append(Error(turn=conversation.turn, message=_LEFT_BEHIND))

@@ -258,6 +258,7 @@ class KeeperHost:
                 raise Unavailable(f"shard {shard} cannot be taken over: {problem}") from None
             if self._is_leaving.is_set():  # what it has then is given back to all
                 raise Unavailable(f"shard {shard} is not taken over: this host leaves")
+            self._acknowledged.take(given.ends)
             self._tokens[shard] = given.tokens
             self._have(shard)
         await self._held[shard].settled(_RECEIVED_WITHIN_S)
@@ -392,9 +393,10 @@ class KeeperHost:
         tokens = self._tokens[shard] = dict(held.tokens)
         held.lose()
         await self._closed(held)
-        was_given = False
+        was_given, shards = False, len(self._map.held_by)
         try:
-            was_given = await self._others.give(move.to, GivenShard(shard, self._me.id, tokens))
+            ends = self._acknowledged.known(lambda id: shard_of(id, shards) == shard)
+            was_given = await self._others.give(move.to, GivenShard(shard, self._me.id, tokens, ends))
         finally:
             # After a renewal under way: its map may be from before, and the shard must not be opened with it.
             async with self._moving:
@@ -402,7 +404,7 @@ class KeeperHost:
                 if was_given:
                     self._map = after(self._map, move)
                     # From here on another host writes there, and knows what was deleted.
-                    self._acknowledged.forget_all(lambda id: shard_of(id, len(self._map.held_by)) == shard)
+                    self._acknowledged.forget_all(lambda id: shard_of(id, shards) == shard)
         return was_given
 
     def _have(self, shard: int) -> None:

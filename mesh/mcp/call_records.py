@@ -134,12 +134,18 @@ class ClaimedCalls(Generic[C]):
         if self._records is not None and call.claim is not None:
             self._records.record_begin(call.claim)
 
-    def find(self, claim: Claim) -> C | None:
+    def find(self, claim: Claim, name: str, arguments: dict[str, Any]) -> C | None:
         """Returns the call of this attempt if it arrived before. If it returns None, the call may begin and
         must be added (`add`) before anything else happens.
 
-        Raises `CallRevoked` if it may not begin any more.
+        Raises `CallRevoked` if it may not begin any more, or another call arrived in its name.
         """
+        call = self._arrived(claim)
+        if call is not None and (call.name, call.arguments) != (name, arguments):
+            raise CallRevoked(f"another call of {call.name} was made in its name; this one did not run")
+        return call
+
+    def _arrived(self, claim: Claim) -> C | None:
         if claim in self._unfinished:
             return self._unfinished[claim]
         steps = self._steps.get(claim.session)

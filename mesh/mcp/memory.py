@@ -82,7 +82,7 @@ class MemorySession:
         on_progress: OnProgress | None = None,
     ) -> ToolOutcome:
         self._must_be_open()
-        call = self._claimed.find(claim) if claim else None
+        call = self._claimed.find(claim, name, arguments) if claim else None
         if call is None:
             call = _MemoryCall(name, arguments, context=context)
             self._backlog += 1

@@ -120,7 +120,7 @@ class McpSession:
         on_progress: OnProgress | None = None,
     ) -> ToolOutcome:
         await self._start()
-        call = self._claimed.find(claim) if claim else None
+        call = self._claimed.find(claim, name, arguments) if claim else None
         if call is None:
             if len(self._queue) >= MAX_QUEUED:
                 # Revoked calls stay in the queue until their turn: they must not take the place of others.

@@ -73,6 +73,12 @@ class WebhookRegistry:
             self._replace(key, msgspec.structs.replace(webhook, seq=seq, parts=parts))
             await self._save(key.conversation_id)
 
+    def set_back(self, key: WebhookKey, seq: int) -> None:
+        """Has delivery go on after event ``seq``. It is stored with the progress that follows."""
+        webhook = self.get(key)
+        if webhook is not None:
+            self._replace(key, msgspec.structs.replace(webhook, seq=seq, parts=0))
+
     async def _change(self, key: WebhookKey, webhook: Webhook | None) -> None:
         # Memory first: the store is given the whole list of the conversation, and two changes that wait for
         # the store at the same time must not undo each other.

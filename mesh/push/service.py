@@ -13,7 +13,17 @@ from datetime import timedelta
 import msgspec
 
 from mesh.core.errors import BadRequest, JournalError, TooManyRequests
-from mesh.core.events import AnyEvent, Completed, Error, Paused, ToolResult, UserMessage, moment, now
+from mesh.core.events import (
+    AnyEvent,
+    Completed,
+    Error,
+    Paused,
+    StoreWentBack,
+    ToolResult,
+    UserMessage,
+    moment,
+    now,
+)
 from mesh.journal.port import Journal
 from mesh.push.delivery import Deliveries, RetryPolicy
 from mesh.push.port import PushStore, Renderer
@@ -135,9 +145,20 @@ class PushNotifications:
                 self._idle.pop(conversation_id, None)
             elif isinstance(event, Completed | Error):
                 self._idle[conversation_id] = None
+            elif isinstance(event, StoreWentBack):
+                self._set_back(conversation_id, event.seq - 1)
         if any(_may_notify(event) for event in events):
             for webhook in self._webhooks.of(conversation_id):
                 self._deliveries.wake(WebhookKey(conversation_id, webhook.id))
+
+    def _set_back(self, conversation_id: str, seq: int) -> None:
+        """Delivery that was further than event ``seq``, in what the store has lost, goes on from there."""
+        for webhook in self._webhooks.of(conversation_id):
+            if webhook.seq > seq:
+                key = WebhookKey(conversation_id, webhook.id)
+                self._deliveries.stop(key)
+                self._webhooks.set_back(key, seq)
+                self._deliveries.wake(key)
 
     async def _make_room(self, conversation_id: str) -> None:
         """Checks the bounds before a webhook is added. A keeper that is full forgets the webhooks of the
@@ -180,7 +201,11 @@ class PushNotifications:
 
     async def _check_conversation(self, conversation_id: str) -> None:
         """Wakes delivery for webhooks that are behind the journal, and drops webhooks that are not needed."""
+        furthest = max((webhook.seq for webhook in self._webhooks.of(conversation_id)), default=0)
         events = await self._journal.read(conversation_id)
+        if events and events[-1].seq < furthest:  # the store went back, and this process did not see it
+            told = (event.seq - 1 for event in events if isinstance(event, StoreWentBack))
+            self._set_back(conversation_id, next(told, events[-1].seq))
         webhooks = self._webhooks.of(conversation_id)
         last = max((event.seq for event in events if _may_notify(event)), default=0)
         for webhook in webhooks:

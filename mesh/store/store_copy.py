@@ -6,19 +6,22 @@ copied.
 """
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple, TypeVar
 
 from mesh.core.conversation import fold
 from mesh.core.errors import ConfigError, JournalError, MeshError
-from mesh.core.events import AnyEvent, ConversationCreated
+from mesh.core.events import AnyEvent, ConversationCreated, encode
 from mesh.core.ids import is_id, shard_of
 from mesh.journal.listing import entry_of
 from mesh.journal.port import Append
 from mesh.store.port import Store
 
 _AT_ONCE = 64
+_SIDE_BY_SIDE = 3
 _PAGE = 500
 _SAY_EVERY_S = 5.0
 
@@ -54,11 +57,19 @@ async def copy_store(source: CopyEnd, target: CopyEnd, say: Say) -> CopyReport:
     copying = _Copying(source.store, target.store, epochs)
     await copying.keep_secret()
     ids = [id async for id in _ids(source.store)]
+    await copying.look_for_others({*ids})
     await _of_each(ids, copying.copy_some, "copied", say)
     webhooks = await copying.copy_webhooks(opened)
     grants = await copying.copy_grants()
     await _of_each(ids, copying.compare_some, "compared", say)
     return CopyReport(len(ids), len(copying.added), webhooks, grants, copying.problems)
+
+
+class _Seen(NamedTuple):
+    """What a journal was like when it was read: how many events it has, and their hash."""
+
+    events: int
+    hash: bytes
 
 
 class _Copying:
@@ -69,6 +80,7 @@ class _Copying:
         self._target = target
         self._epochs = epochs
         self._versions: set[str] = set()
+        self._read: dict[str, _Seen] = {}
         self.added: set[str] = set()
         self.problems: list[str] = []
 
@@ -81,6 +93,13 @@ class _Copying:
         async for _ in _ids(self._target):
             raise MeshError(f"{self._target.name} has conversations of another mesh; copy into an empty one")
         await self._target.replace_secret(secret)
+
+    async def look_for_others(self, ids: AbstractSet[str]) -> None:
+        """Notes conversations that only the target has: somebody may have deleted them in the source."""
+        async for id in _ids(self._target):
+            if id not in ids:
+                only = f"conversation {id} is only in {self._target.name}, and not in the source"
+                self.problems.append(f"{only}: delete it there, or copy into an empty store")
 
     async def copy_some(self, ids: Sequence[str]) -> None:
         """Copies conversations, or the rest of each, and the versions that they began on."""
@@ -97,6 +116,7 @@ class _Copying:
         except JournalError as problem:
             self.problems.append(str(problem))
             return None
+        self._read[id] = _seen(events)
         if events[: len(there)] != there:
             return None  # another one, which the comparison tells
         await self._keep_version(events)
@@ -110,10 +130,12 @@ class _Copying:
 
     async def copy_webhooks(self, opened: dict[int, int]) -> int:
         """Copies the webhooks of the source, whose shards were ``opened`` with these epochs. Returns of how
-        many conversations."""
-        for shard, epoch in enumerate(self._epochs):
-            await self._target.push.open(shard, epoch, lambda _: True)
+        many conversations. What they had in the target is replaced."""
         count = 0
+        for shard, epoch in enumerate(self._epochs):
+            before = await self._target.push.open(shard, epoch, _owner(shard, len(self._epochs)))
+            for id in before:
+                await self._target.push.put(shard, epoch, id, [])
         for shard, epoch in opened.items():
             owned = await self._source.push.open(shard, epoch, _owner(shard, len(opened)))
             for id, webhooks in owned.items():
@@ -123,8 +145,13 @@ class _Copying:
         return count
 
     async def copy_grants(self) -> int:
-        """Copies what is remembered for good and holds. What is there already is not added again."""
+        """Copies what is remembered for good and holds. What is there already is not added again, and what
+        holds only there is revoked: somebody may have revoked it in the source."""
         grants = await self._source.grants.listed()
+        known = {grant.id for grant in grants.values()}
+        for grant in (await self._target.grants.listed()).values():
+            if grant.id not in known:
+                await self._target.grants.revoke(grant.id, "mesh store copy")
         for grant in grants.values():
             await self._target.grants.add(grant)
         return len(grants)
@@ -134,12 +161,16 @@ class _Copying:
         await _all(self._compare(id) for id in ids)
 
     async def _compare(self, id: str) -> None:
+        source = self._read.get(id)
+        if source is None:
+            return  # it could not be read, which is told already
         try:
-            events, there = await self._source.journal.read(id), await self._target.journal.read(id)
-        except JournalError:
-            return  # told when it was to be copied
-        if events != there:
-            numbers = f"{len(there)} events, and {len(events)} in the source"
+            there = _seen(await self._target.journal.read(id))
+        except JournalError as problem:
+            self.problems.append(str(problem))
+            return
+        if there != source:
+            numbers = f"{there.events} events, and {source.events} in the source"
             self.problems.append(f"conversation {id} is another one there: {numbers}")
 
     async def _keep_version(self, events: Sequence[AnyEvent]) -> None:
@@ -167,7 +198,8 @@ async def _ids(store: Store) -> AsyncIterator[str]:
     listing = store.listing()
     if listing is None:
         for id in await store.journal.sizes():
-            yield id
+            if is_id(id):  # other files may have similar names
+                yield id
         return
     before = ""
     while page := await listing.page(_PAGE, before, ""):
@@ -181,11 +213,18 @@ async def _of_each(
 ) -> None:
     """Does something with all conversations, some at a time, and says now and then how many are ``done``."""
     said = time.monotonic()
-    for start in range(0, len(ids), _AT_ONCE):
-        await work(ids[start : start + _AT_ONCE])
-        if time.monotonic() - said > _SAY_EVERY_S:
-            said = time.monotonic()
-            say(f"{done} {min(start + _AT_ONCE, len(ids))} of {len(ids)} conversations")
+    starts = iter(range(0, len(ids), _AT_ONCE))
+
+    async def work_on() -> None:
+        nonlocal said
+        for start in starts:
+            await work(ids[start : start + _AT_ONCE])
+            if time.monotonic() - said > _SAY_EVERY_S:
+                said = time.monotonic()
+                say(f"{done} {min(start + _AT_ONCE, len(ids))} of {len(ids)} conversations")
+
+    # While the database works for one of them, another one is at work here.
+    await _all(work_on() for _ in range(_SIDE_BY_SIDE))
 
 
 async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
@@ -196,6 +235,10 @@ async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
             raise outcome
         found.append(outcome)
     return found
+
+
+def _seen(events: Sequence[AnyEvent]) -> _Seen:
+    return _Seen(len(events), hashlib.sha256(b"\n".join(map(encode, events))).digest())
 
 
 def _owner(shard: int, shards: int) -> Callable[[str], bool]:

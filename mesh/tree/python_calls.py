@@ -164,7 +164,7 @@ class _PythonCall(StartingCall[PythonCalls]):
     @property
     def _seed(self) -> bytes:
         turn = self._steps.turn
-        return sha256(step_id(turn.conversation_id, turn.turn, self._step.text).encode()).digest()
+        return sha256(step_id(turn.conversation_id, turn.turn, turn.nonce, self._step.text).encode()).digest()
 
     @property
     def _started_ns(self) -> int:

@@ -39,6 +39,7 @@ from mesh.core.events import (
     ToolIntent,
     ToolResult,
 )
+from mesh.core.execution import step_id
 from mesh.core.messages import AGENT_TOOL_PREFIX, ToolSpec
 from mesh.core.places import StepKey
 from mesh.core.verdict import Verdict
@@ -253,7 +254,7 @@ class _RemoteCall(CallDriver):
     def _message(self, claim: ToolIntent) -> OutgoingMessage:
         """The message of a claim. Its id follows from the step, so that any process sends the same one."""
         turn = self._steps.turn
-        step = f"{turn.conversation_id}|{turn.turn}|{self._step.text}"
+        step = step_id(turn.conversation_id, turn.turn, turn.nonce, self._step.text)
         message_id, context = str(uuid5(_IDS, f"{step}|{claim.attempt}")), str(uuid5(_IDS, step))
         asked = self._answered_by(claim)
         if asked is None or asked.remote_question is None:

@@ -48,8 +48,8 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``run`` is the number of the pass, greater than that of every earlier pass of any keeper; effects are
     claimed in its name. ``runs`` are those of the places below at which a process was lost in this pass.
-    ``digest`` is the version of the agent that runs it; ``is_older``: there is a newer
-    one by now, and what that denies is denied.
+    ``nonce`` is that of the turn. ``digest`` is the version of the agent that runs it; ``is_older``: there is
+    a newer one by now, and what that denies is denied.
 
     ``at`` is the node's place (`mesh.core.places`). ``known`` are the events of this turn at this place and
     below it; ``pending`` are those of the whole turn that are not journaled yet, and nothing may be journaled
@@ -125,6 +125,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scopes: Sequence[Scope] = ()
     slot: str = ""
     held: Sequence[str] = ()
+    nonce: str = ""
 
     @property
     def activation(self) -> Activation:
@@ -135,7 +136,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What a call of this pass tells its callee. ``root`` is the name of the root agent,
         ``remaining`` says what may still be used of the budgets."""
         context = ExecutionContext(
-            idempotency_key=step_id(self.conversation_id, self.turn, step.text),
+            idempotency_key=step_id(self.conversation_id, self.turn, self.nonce, step.text),
             trace_id=trace_id_of(self.traceparent, self.conversation_id, self.turn),
             depth=self.depth,
             agent_path=tuple(self.agent_path) or (root,),
@@ -388,7 +389,7 @@ class AbandonedTask(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A claimed tool call without a result. ``digest``, ``depth_above`` and ``traceparent`` as in
+    """A claimed tool call without a result. ``digest``, ``depth_above``, ``traceparent`` and ``nonce`` as in
     `PassInput`, ``call_id`` as in `ToolResult`."""
 
     digest: str
@@ -397,12 +398,13 @@ class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
     intent: ToolIntent
     depth_above: int = 0
     traceparent: str = ""
+    nonce: str = ""
 
     def context(self, root: str) -> ExecutionContext:
         """What a check of the call is told. ``root`` is the name of the root agent."""
         intent = self.intent
         return ExecutionContext(
-            idempotency_key=step_id(self.conversation_id, intent.turn, intent.step),
+            idempotency_key=step_id(self.conversation_id, intent.turn, self.nonce, intent.step),
             trace_id=trace_id_of(self.traceparent, self.conversation_id, intent.turn),
             depth=self.depth_above + intent.place.depth,
             agent_path=(root, *intent.place.called_agents),

@@ -42,8 +42,10 @@ def test_turns_without_a_trace_context_have_trace_ids_of_their_own() -> None:
     assert trace_id_of("", "a", 1) == trace_id_of("", "a", 1)
 
 
-def test_the_id_of_a_step_differs_between_conversations_turns_and_steps() -> None:
-    assert len({step_id(c, turn, step) for c in "ab" for turn in (1, 2) for step in ("0/tool/0.0", "0")}) == 8
+def test_the_id_of_a_step_differs_between_conversations_turns_nonces_and_steps() -> None:
+    turns = [(turn, nonce) for turn in (1, 2) for nonce in ("", "f00d", "beef")]
+    ids = {step_id(c, *turn, step) for c in "ab" for turn in turns for step in ("0/tool/0.0", "0")}
+    assert len(ids) == 2 * len(turns) * 2
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:

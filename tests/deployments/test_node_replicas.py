@@ -11,6 +11,7 @@ from deployments import remote
 from deployments.channel import Channel, ConnectionLost, Endpoint
 from deployments.remote import NodeReplicas
 from deployments.services import NODE, NodeService
+from mesh.core.errors import Unavailable
 from mesh.net.backoff import Backoff
 from mesh.tree.turn import PassInput, PassOutput
 from tests.worlds.mesh import until
@@ -108,18 +109,16 @@ async def test_one_that_was_lost_in_the_middle_of_a_call_does_not_get_the_next(
     assert set(await ran(replicas, 4)) == {"second", "third"}
 
 
-async def test_where_none_answers_one_is_called_all_the_same(
+async def test_where_none_answers_none_is_called_and_the_first_that_does_again_is(
     actors: list[Actor], replicas: NodeReplicas
 ) -> None:
     for actor in actors:
         actor.answers.clear()
-    called = asyncio.ensure_future(ran(replicas, 1))
-    await until(lambda: _is(all(actor.asked for actor in actors)))
-    await until(lambda: _is(any(actor.called for actor in actors)))
-    assert not called.done()
-    for actor in actors:
-        actor.answers.set()
-    assert len(await called) == 1
+    with pytest.raises(Unavailable, match="none of the 3 replicas of the node answers"):
+        await replicas.next()
+    actors[1].answers.set()
+    assert await ran(replicas, 2) == ["second", "second"]
+    assert [actor.called for actor in actors] == [0, 2, 0]
 
 
 async def _is(truth: bool) -> bool:

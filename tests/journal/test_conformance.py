@@ -8,6 +8,7 @@ import pytest
 from mesh.core.errors import StaleEpoch, WrongSequence
 from mesh.core.events import AnyEvent, UserMessage
 from mesh.core.ids import new_id
+from mesh.journal.listing import JournalEdges
 from mesh.journal.port import Append, Journal, snapshot_name
 from tests.worlds.stores import (
     DATABASES,
@@ -265,6 +266,20 @@ async def test_sizes_grow_with_every_append_and_an_append_tells_the_size(derivin
     assert second > first
 
 
+async def test_how_a_journal_begins_and_ends_is_found_without_the_rest(deriving: Stores) -> None:
+    journal = deriving.one.journal
+    epoch, short, long, absent = await journal.open(0), new_id(), new_id(), new_id()
+    await journal.append(0, epoch, following([], [created(short)]))
+    said = (UserMessage(seq=n, turn=1, text=f"{n}" + "ö" * 1000) for n in range(2, 100))
+    events = [created(long), *said]
+    await journal.append(0, epoch, following([], events))
+    found = await journal.edges([short, long, absent])
+    assert found == {
+        short: JournalEdges([created(short)], [created(short)]),
+        long: JournalEdges(events[:2], events[-2:]),
+    }
+
+
 async def test_a_blob_is_what_was_put_last(deriving: Stores) -> None:
     journal = deriving.one.journal
     assert await journal.get_blob("b.json") is None
@@ -281,6 +296,7 @@ async def test_a_store_with_a_listing_of_its_own_has_nothing_of_which_one_is_der
     await journal.append(0, epoch, following([], [created(i)]))
     await journal.put_blobs({"b.json": b"1"})
     assert (await journal.sizes(), await journal.get_blob("b.json")) == ({}, None)
+    assert await journal.edges([i]) == {}
     assert databases.one.listing() is not None and databases.one.listing(0) is not None
 
 

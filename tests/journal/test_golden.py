@@ -9,6 +9,7 @@ from mesh.core.conversation import fold
 from mesh.core.events import AnyEvent, ApprovalRequired, LlmCall, ToolIntent
 from mesh.core.view import view
 from mesh.journal.on_disk import parse
+from tests.journal.edges import listed_wrongly
 from tests.journal.golden.record import HERE, End, go_on, read, record, scenarios
 
 JOURNALS = sorted(HERE.glob("v*/*.jsonl"))
@@ -53,6 +54,12 @@ async def test_a_keeper_that_finds_it_open_goes_on_to_the_same_end(path: Path, t
 @pytest.mark.parametrize("path", [path for path in JOURNALS if path not in OPEN], ids=named)
 def test_all_others_are_closed(path: Path) -> None:
     assert not fold(read(path)).turn_open
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=named)
+def test_a_listing_finds_the_same_in_how_it_begins_and_ends_as_in_all_of_it(path: Path) -> None:
+    events = read(path)
+    assert [problem for end in range(1, len(events) + 1) if (problem := listed_wrongly(events[:end]))] == []
 
 
 async def test_the_newest_version_is_how_journals_are_written_now(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """A conversation that is deleted is gone, and nothing that waits or runs is deleted."""
 
 import asyncio
+import errno
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -9,10 +11,11 @@ import pytest
 
 from mesh.core.errors import JournalError
 from mesh.core.events import AnyEvent, now
+from mesh.journal import on_disk
 from mesh.journal.files import FileJournal
 from mesh.journal.memory import MemoryJournal
-from mesh.keeper.replies import FollowedAgents, Refusal
-from mesh.keeper.requests import Delete, Export, FollowAgents, SetWebhook, ShowAgent, Watch
+from mesh.keeper.replies import FollowedAgents, JournalLines, Refusal
+from mesh.keeper.requests import Delete, Export, FollowAgents, Import, SetWebhook, ShowAgent, Watch
 from mesh.keeper.retention import RetentionDays
 from mesh.push.webhook import Webhook
 from tests.worlds.mesh import (
@@ -271,3 +274,44 @@ async def test_who_has_the_shard_no_more_deletes_nothing() -> None:
 async def test_what_is_not_there_is_not_found(id: str) -> None:
     async with WorldMesh(ScriptedLlm()) as mesh:
         assert (await mesh.ask(Delete(id)))[0] == 404
+
+
+async def test_a_folder_that_could_not_be_synced_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with WorldMesh(ScriptedLlm(says("one")), FileJournal(tmp_path)) as mesh:
+        id = (await mesh.create("Hi"))[1]["conversation"]["id"]
+        with monkeypatch.context() as patch:
+            patch.setattr(on_disk, "sync_folder", _fails)
+            assert (await mesh.ask(Delete(id)))[0] == 503
+        assert [(await mesh.ask(request))[0] for request in (Show(id), Delete(id), Show(id))] == [404] * 3
+        assert left_of(id, tmp_path) == []
+
+
+async def test_a_keeper_that_was_fenced_writes_nothing_of_what_was_deleted_since(tmp_path: Path) -> None:
+    async with WorldMesh(ScriptedLlm(says("one")), FileJournal(tmp_path)) as mesh:
+        id = (await mesh.create("Hi"))[1]["conversation"]["id"]
+        fenced, mesh.journal = mesh.keeper, FileJournal(tmp_path)
+        await mesh.lose_keeper()
+        assert (await mesh.ask(Delete(id)))[0] == 200
+        await fenced.close()  # writes what it had not written yet
+        assert left_of(id, tmp_path) == []
+
+
+async def test_what_was_imported_is_as_old_as_its_import() -> None:
+    days = RetentionDays(idle=30)
+    async with WorldMesh(ScriptedLlm(says("one")), retention=days) as mesh:
+        id = (await mesh.create("Hi"))[1]["conversation"]["id"]
+        exported = await mesh.keeper.handle(Export(id))
+        assert isinstance(exported, JournalLines)
+        old = re.sub(rb'"time":"20\d\d', b'"time":"2020', exported.content)
+        await mesh.ask(Delete(id))
+        assert (await mesh.ask(Import(id, old)))[0] == 201
+        await mesh.keeper._retention.sweep()
+        assert (await mesh.ask(Show(id)))[0] == 200
+        await mesh.keeper._retention.sweep(timedelta(days=31))
+        assert (await mesh.ask(Show(id)))[0] == 404
+
+
+def _fails(folder: Path) -> None:
+    raise OSError(errno.EIO, "Input/output error")

@@ -1,10 +1,24 @@
 """A store that has lost what it had acknowledged: the conversation tells it, and nothing is done twice."""
 
+import asyncio
+from typing import Any
+
+import msgspec
+
+from mesh.core.conversation import fold
+from mesh.core.errors import JournalError
 from mesh.core.events import StoreWentBack
+from mesh.core.ids import new_id
 from mesh.journal.memory import MemoryJournal
-from mesh.keeper.requests import Watch
+from mesh.journal.port import Append
+from mesh.journal.shards import AcknowledgedEnd
+from mesh.keeper.requests import Caller, Create, Delete, SetWebhook, Watch
+from mesh.keeper.store_losses import AcknowledgedEnds, told_of
+from mesh.push.webhook import Webhook
 from tests.keeper.test_watching import Watcher
 from tests.worlds.mesh import ScriptedLlm, Show, WorldMesh, calls, says, until
+from tests.worlds.receiver import Receiver
+from tests.worlds.stores import created, turn
 
 ADD = ("add", {"n": 1})
 
@@ -99,3 +113,133 @@ async def ended(mesh: WorldMesh, id: str) -> bool:
 
 async def is_gone(mesh: WorldMesh, id: str) -> bool:
     return (await mesh.ask(Show(id)))[0] == 404
+
+
+async def test_a_call_of_a_turn_that_was_lost_is_not_taken_for_one_of_the_next_turn() -> None:
+    journal = Forgetful()
+    script = says("one"), calls(ADD), says("added 1"), calls(("add", {"n": 2})), says("added 2")
+    async with WorldMesh(ScriptedLlm(*script), journal) as mesh:
+        id = (await mesh.create("first"))[1]["conversation"]["id"]
+        kept = len(await journal.read(id))
+        await _approved(mesh, await mesh.say(id, "add 1"))
+        journal.forget_after(id, kept)
+        await mesh.keeper.look_for_losses()
+        body = await _approved(mesh, await mesh.say(id, "add 2"))
+        assert body["result"]["response"] == "added 2"
+        assert mesh.ledger.lines == ["add 1", "add 2"]
+
+
+async def test_a_call_of_a_conversation_that_was_deleted_is_not_taken_for_one_of_the_next_with_its_id() -> (
+    None
+):
+    script = calls(ADD), says("added 1"), calls(("add", {"n": 2})), says("added 2")
+    async with WorldMesh(ScriptedLlm(*script)) as mesh:
+        create = Create(new_id(), Caller(session_id="s", idempotency_key="k", body_hash="h"), "add")
+        await _approved(mesh, await mesh.ask(create))
+        assert (await mesh.ask(Delete(create.id)))[0] == 200
+        await _approved(mesh, await mesh.ask(create))
+        assert mesh.ledger.lines == ["add 1", "add 2"]
+
+
+async def test_nobody_decides_in_a_conversation_whose_loss_is_not_journaled_yet() -> None:
+    journal = Flapping()
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("added")), journal) as mesh:
+        _, body = await mesh.create("please add")
+        id, uuid = body["conversation"]["id"], body["result"]["approval"]["uuid"]
+        asked = len(await journal.read(id))
+        await mesh.decide(uuid, "approve")
+        journal.forget_after(id, asked)
+        await mesh.keeper.look_for_losses()
+        await journal.is_telling.wait()
+        deciding = asyncio.create_task(mesh.decide(uuid, "approve"))
+        await until(lambda: is_waiting(deciding))
+        journal.goes_on.set()
+        assert (await deciding)[0] in (409, 503)
+        await until(lambda: ended(mesh, id))
+        assert (await mesh.decide(uuid, "approve"))[0] == 409
+        assert (mesh.ledger.lines, len(await losses_of(journal, id))) == (["add 1"], 1)
+
+
+async def test_what_was_only_read_is_missed_too() -> None:
+    journal = Forgetful()
+    async with WorldMesh(ScriptedLlm(calls(ADD), says("added")), journal) as mesh:
+        _, body = await mesh.create("please add")
+        id, uuid = body["conversation"]["id"], body["result"]["approval"]["uuid"]
+        asked = len(await journal.read(id))
+        await mesh.decide(uuid, "approve")
+        await mesh.crash()  # what the process knew is gone with it
+        await mesh.ask(Show(id))
+        journal.forget_after(id, asked)
+        await mesh.keeper.look_for_losses()
+        await until(lambda: ended(mesh, id))
+        assert len(await losses_of(journal, id)) == 1
+
+
+async def test_a_webhook_that_was_told_what_is_lost_is_told_what_follows() -> None:
+    journal = Forgetful()
+    config = "name: test\nllm: {model: scripted}\ncard: {push_hosts: [127.0.0.1]}\n"
+    script = (says(text) for text in ("one", "two", "three", "four"))
+    async with Receiver().up() as hook, WorldMesh(ScriptedLlm(*script), journal, config) as mesh:
+        id = (await mesh.create("first"))[1]["conversation"]["id"]
+        await mesh.ask(SetWebhook(id, Webhook("w", hook.url)))
+        kept = len(await journal.read(id))
+        for text in ("second", "third"):
+            await mesh.say(id, text)
+        await hook.until(2)
+        journal.forget_after(id, kept)
+        await mesh.keeper.look_for_losses()
+        await mesh.say(id, "fourth")
+        await hook.until(3)
+
+
+def test_what_is_known_of_a_conversation_is_not_known_of_another_one_with_its_id() -> None:
+    id, ends = new_id(), AcknowledgedEnds()
+    ends.note(fold([created(id), *turn(2)]))
+    before = ends.get(id)
+    other = fold([created(id, "2026-02-02T00:00:00.000Z")])
+    assert before is not None
+    assert (before.of(created(id).time), before.of(other.created_at)) == (3, 0)
+    ends.note(other)
+    assert ends.get(id) == AcknowledgedEnd(1, other.created_at)
+
+
+def test_what_is_known_to_be_lost_stays_known_until_it_is_told() -> None:
+    id, ends = new_id(), AcknowledgedEnds()
+    ends.note(fold([created(id), *turn(2)]))
+    ends.note(fold([created(id)]))
+    known = ends.get(id)
+    assert known is not None and known.seq == 3
+    told = told_of(fold([created(id)]), 3)
+    ends.note(fold([created(id), msgspec.structs.replace(told, seq=2)]))
+    assert ends.get(id) == AcknowledgedEnd(2, known.created_at)
+
+
+class Flapping(Forgetful):
+    """The first append that tells a loss fails, when `goes_on` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_telling = asyncio.Event()
+        self.goes_on = asyncio.Event()
+
+    async def append(self, shard: int, epoch: int, append: Append) -> int:
+        tells = any(isinstance(event, StoreWentBack) for event in append.events)
+        if tells and not self.is_telling.is_set():
+            self.is_telling.set()
+            await self.goes_on.wait()
+            raise JournalError("the database does not answer")
+        return await super().append(shard, epoch, append)
+
+
+async def is_waiting(task: "asyncio.Task[Any]") -> bool:
+    """Whether it has begun, and has nothing more to do by itself."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return not task.done()
+
+
+async def _approved(mesh: WorldMesh, asked: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+    """The body after the approval for which a turn waits."""
+    status, body = await mesh.decide(asked[1]["result"]["approval"]["uuid"], "approve")
+    assert status == 200
+    return body

@@ -7,6 +7,7 @@ from typing import TypeVar
 import pytest
 
 from mesh.core.errors import JournalError, NotHeld, StoreAway, Unavailable
+from mesh.core.events import ApprovalResolved
 from mesh.core.ids import shard_of
 from mesh.journal import shards
 from mesh.journal.shards import GivenShard, HostRecord, ShardClaim, ShardMap
@@ -15,6 +16,7 @@ from mesh.keeper.requests import Caller, SendMessage, Show
 from mesh.local import keeper_host
 from mesh.local.keeper_host import KeeperHost
 from mesh.store.memory import MemoryStore
+from tests.keeper.test_store_losses import Forgetful, losses_of
 from tests.worlds.keeper_hosts import Hosts, approving
 from tests.worlds.mesh import calls, says, until
 from tests.worlds.stores import SHARDS
@@ -418,3 +420,24 @@ async def test_a_host_whose_shard_was_opened_elsewhere_lets_go_of_it(hosts: Memo
 
 async def _true(value: bool) -> bool:
     return value
+
+
+async def test_what_is_lost_after_a_handover_is_told_by_whoever_has_the_shard_then(
+    hosts: MemoryHosts,
+) -> None:
+    journal = hosts.store.journal = Forgetful()
+    await hosts.add("first")
+    hosts.llm.answers = [calls(("add", {"n": 1}))]
+    id, body = await hosts.create("please add")
+    uuid = body["result"]["approval"]["uuid"]
+    asked = len(await journal.read(id))
+    hosts.llm.answers = [says("added")]
+    await hosts.ask(id, approving(uuid))
+    second = await hosts.add("second", 2)  # of a newer deployment, which gets all of them
+    await until(spread_is(hosts, 0, SHARDS))
+    journal.forget_after(id, asked)
+    await second.keeper(shard_of(id, SHARDS)).look_for_losses()
+    status, _ = await hosts.ask(id, approving(uuid))
+    assert (status, hosts.ledger.lines) == (409, ["add 1"])
+    assert not any(isinstance(event, ApprovalResolved) for event in await journal.read(id))
+    assert len(await losses_of(journal, id)) == 1

@@ -49,7 +49,7 @@ async def _play(order: list[tuple[str, int]]) -> None:
 
     def arrive(claim: Claim) -> None:
         try:
-            if known.find(claim) is None:
+            if known.find(claim, "add", {}) is None:
                 call = Queued("add", {}, claim)
                 known.add(claim, call)
                 queue.append(call)

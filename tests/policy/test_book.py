@@ -208,6 +208,21 @@ async def test_a_damaged_entry_of_a_database_is_named_and_then_nothing_is_grante
     assert [each.id for each in await damaged.grants("coder")] == ["1", "2", "3"]
 
 
+async def test_what_a_database_has_lost_is_granted_by_nobody_and_what_was_revoked_since_neither(
+    databases: Stores, postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    book, other = databases.one.grants, databases.another().grants
+    for id in "123":
+        await book.add(granted(id))
+    postgres_server.execute(databases.url, "delete from mesh.grant_entry where number > 1")
+    await other.revoke("1", "bob")  # gets a number that the first process knows already
+    assert list(await book.grants("coder")) == []
+    assert "event=grants_went_back" in caplog.text
+    postgres_server.execute(databases.url, "delete from mesh.grant_entry where number > 1")
+    await book.add(granted("4"))  # not after a gap
+    assert [each.id for each in await databases.another().grants.grants("coder")] == ["1", "4"]
+
+
 async def test_the_file_has_a_line_for_each_addition_and_revocation(tmp_path: Path) -> None:
     book = FileGrantBook(tmp_path)
     await book.add(granted("1"))

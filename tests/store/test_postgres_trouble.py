@@ -358,6 +358,11 @@ async def test_an_epoch_that_a_database_gave_twice_lets_the_newest_holder_write_
     await direct.push.put(0, second, i, [hook])
     assert await store.journal.read(i) == [created(i), *turn(2)]
     assert await direct.push.open(0, second, lambda _: True) == {i: (hook,)}
+    server.execute(url, f"update {NAMESPACE}.shard set epoch = epoch - 1")
+    third = await direct.journal.open(0)  # by a process that knows that epoch
+    assert third > second
+    with pytest.raises(StaleEpoch):
+        await direct.journal.append(0, second, following([created(i), *turn(2)], turn(4)))
 
 
 async def test_an_append_that_the_database_refuses_keeps_no_other_of_its_batch_from_it(

@@ -1,6 +1,7 @@
 """What an agent keeps is copied from any store to any other, whole, and a copy may be broken off."""
 
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +108,36 @@ async def test_a_conversation_that_is_another_one_there_stays_as_it_is_and_is_to
     report = await copy(source, target)
     assert len(report.problems) == 1 and id in report.problems[0]
     assert await target.journal.read(id) == other
+
+
+async def test_what_was_deleted_or_revoked_in_the_source_does_not_come_back(
+    source: Store, target: Store
+) -> None:
+    written = await filled(source)
+    await copy(source, target)
+    (id, *_), ((_, grant),) = written, (await source.grants.listed()).items()
+    shard = shard_of(id, SHARDS)
+    epoch = await source.journal.open(shard)
+    await source.push.open(shard, epoch, lambda _: True)
+    await source.push.put(shard, epoch, id, [])
+    await source.journal.erase(shard, epoch, id, len(written[id]))
+    await source.grants.revoke(grant.id, "ann")
+    report = await copy(source, target)
+    assert report == CopyReport(FEW - 1, 0, 0, 0, report.problems)
+    (told,) = report.problems
+    assert f"conversation {id} is only in {target.name}" in told
+    assert await target.grants.listed() == {}
+    assert await target.push.open(shard, await target.journal.open(shard), lambda _: True) == {}
+
+
+async def test_a_file_that_is_no_journal_is_left_alone(
+    sources: Stores, targets: Stores, tmp_path: Path
+) -> None:
+    if not isinstance(sources.one, FileStore) or isinstance(targets.one, FileStore):
+        pytest.skip("only folders have files")
+    await filled(sources.one)
+    (tmp_path / "store" / "conversation_backup.jsonl").write_bytes(b"")
+    assert await copy(sources.one, targets.one) == CopyReport(FEW, FEW, 1, 1, [])
 
 
 async def test_a_store_with_conversations_of_another_mesh_is_refused(source: Store, target: Store) -> None:

@@ -40,6 +40,11 @@ def told_to(mesh: WorldMesh, name: str = "look") -> list[ExecutionContext]:
     return seen
 
 
+async def nonce_of(mesh: WorldMesh, id: str) -> str:
+    """That of the first turn."""
+    return next(e.nonce for e in await mesh.journal.read(id) if isinstance(e, UserMessage))
+
+
 async def test_a_call_says_where_it_stands() -> None:
     async with WorldMesh(ScriptedLlm(calls(LOOK), says("ok"))) as mesh:
         seen = told_to(mesh)
@@ -47,7 +52,7 @@ async def test_a_call_says_where_it_stands() -> None:
         id = body["conversation"]["id"]
         message = next(e for e in await mesh.journal.read(id) if isinstance(e, UserMessage))
     (context,) = seen
-    assert context.idempotency_key == f"{id}|1|0/tool/0.0"
+    assert context.idempotency_key == f"{id}|1.{message.nonce}|0/tool/0.0"
     assert (context.trace_id, context.traceparent) == (TRACE[3:35], TRACE)
     assert (context.depth, context.agent_path) == (1, ("test",))
     assert (context.started_at, context.deadline > context.started_at) == (message.time, True)
@@ -83,8 +88,9 @@ async def test_a_call_of_a_called_agent_has_its_path_its_depth_and_its_start() -
         _, body = await mesh.create("go")
         id = body["conversation"]["id"]
         started = next(e for e in await mesh.journal.read(id) if isinstance(e, AgentStarted))
+        nonce = await nonce_of(mesh, id)
     (context,) = seen
-    assert context.idempotency_key == f"{id}|1|0.search@0-0/tool/0.0"
+    assert context.idempotency_key == f"{id}|1.{nonce}|0.search@0-0/tool/0.0"
     assert (context.depth, context.agent_path) == (2, ("main", "search"))
     assert (context.started_at, context.traceparent) == (started.time, "")
     assert len(context.trace_id) == 32
@@ -118,7 +124,8 @@ async def test_a_claimed_call_that_is_retried_repeats_its_key() -> None:
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "approve")
         _, body = await mesh.decide(body["result"]["approval"]["uuid"], "retry")
         id = body["conversation"]["id"]
-    assert [context.idempotency_key for context in seen] == [f"{id}|1|0/tool/0.0"] * 2
+        nonce = await nonce_of(mesh, id)
+    assert [context.idempotency_key for context in seen] == [f"{id}|1.{nonce}|0/tool/0.0"] * 2
 
 
 async def test_an_unclaimed_call_that_is_repeated_by_another_pass_repeats_its_key() -> None:

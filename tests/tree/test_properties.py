@@ -35,6 +35,7 @@ from mesh.net.backoff import Backoff
 from mesh.tree import agent_slots
 from mesh.tree import steps as tree_steps
 from mesh.tree.spawn_calls import NO_RESULT_YET
+from tests.journal.edges import listed_wrongly
 from tests.tree.causality import violations
 from tests.tree.generated import MAX_ITERATIONS, VERDICTS, Case, Script, Trouble, cases, troubles
 from tests.tree.world import Final, World, final
@@ -233,6 +234,7 @@ def test_every_prefix_of_a_journal_is_a_conversation_that_can_be_shown(case: Cas
         assert msgspec.json.encode(view(conversation)) == msgspec.json.encode(view(fold(read_back[:end])))
         assert conversation.turn_open or not conversation.pending
         assert {e.key for e in conversation.outcomes} <= {e.key for e in conversation.steps}
+        assert not end or listed_wrongly(events[:end]) == ""
 
 
 @examples(30)

@@ -15,8 +15,11 @@ _CREATE = """
 _FIND = "select id, shards, secret from {schema}.agent where name = %s"
 _REPLACE_SECRET = "update {schema}.agent set secret = %s where id = %s"
 _OPEN = """
-    insert into {schema}.shard as s values (%s, %s, 1, %s) on conflict (agent, number) do update
-    set epoch = case when s.holder = excluded.holder then s.epoch else s.epoch + 1 end,
+    insert into {schema}.shard as s values (%s, %s, %s, %s) on conflict (agent, number) do update
+    set epoch = case
+            when s.holder = excluded.holder then s.epoch
+            else greatest(s.epoch + 1, excluded.epoch)
+        end,
         holder = excluded.holder
     returning s.epoch
 """
@@ -61,9 +64,12 @@ class AgentRow:
         self._finding = None
 
     async def open(self, shard: int) -> int:
-        """Takes a shard over. Returns its epoch."""
+        """Takes a shard over. Returns its epoch: greater than those of this process so far, also where the
+        database has lost one of them."""
         agent, holder = await self.get(), secrets.token_hex(8)
-        rows = await self._database.rows(_OPEN, agent.id, shard, holder)
+        before = self._held.get(shard)
+        least = before.epoch + 1 if before else 1
+        rows = await self._database.rows(_OPEN, agent.id, shard, least, holder)
         epoch = cast(int, rows[0][0])
         self._held[shard] = HeldShard(epoch, holder)
         return epoch

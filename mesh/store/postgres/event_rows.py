@@ -16,21 +16,28 @@ from mesh.core.errors import JournalDamaged, JournalError, JournalRefused, Store
 from mesh.core.events import AnyEvent, decode, encode
 from mesh.core.ids import id_suffix, is_id
 from mesh.journal.append_queue import AppendQueue, QueuedAppend
-from mesh.journal.listing import ListingEntry
+from mesh.journal.listing import JournalEdges, ListingEntry
 from mesh.journal.port import Append, check_end
 from mesh.store.postgres.agent_rows import AgentRow, HeldShard, held_elsewhere
 from mesh.store.postgres.database import WITHIN_S, Database
 
-_READ = "select line from {schema}.event where agent = %s and conversation = %s order by seq"
+_READ = """select conversation, line from {schema}.event
+    where agent = %s and conversation = any(%s::uuid[]) order by conversation, seq"""
 _ENDS = "select id, seq from {schema}.conversation where agent = %s and id = any(%s::uuid[])"
 _TYPES = (
     "int",
     *("int[]", "bigint[]", "text[]", "uuid[]", "int[]", "text[]", "int[]", "text[]", "text[]", "text[]"),
     *("text[]", "text[]", "text[]", "text[]", "text[]", "boolean[]", "text[]", "text[]"),
 )
-_APPEND = f"select * from {{schema}}.append_1({', '.join(f'%s::{each}' for each in _TYPES)})"
+# Texts go in binary: in a literal, psycopg escapes each quote of a line in Python, which takes longer than
+# anything else.
+_APPEND = f"""select * from {{schema}}.append_1({
+    ", ".join(f"{'%b' if each == 'text[]' else '%s'}::{each}" for each in _TYPES)
+})"""
 _ERASE = "select {schema}.erase_1(%s, %s, %s, %s, %s::uuid, %s)"
 _MOST_CONTEXT = 128
+_READ_AT_ONCE = 8
+_STATEMENTS_THAT_READ = 4
 _PART_SIZE = 16 * 1024 * 1024
 """How many characters of events one statement has, unless a single append has more."""
 
@@ -48,6 +55,51 @@ class _Waiting(QueuedAppend):
     entry: ListingEntry
 
 
+class _Reads:
+    """Reads of journals: those that arrive while others run go together with the next ones."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting: dict[str, asyncio.Future[list[str]]] = {}
+        self._readers: set[asyncio.Task[None]] = set()
+
+    async def lines(self, agent: int, conversation_id: str, within_s: float) -> list[str]:
+        """The lines of a journal, read from now on. Raises as `Database.run` does."""
+        found = self._waiting.get(conversation_id)
+        if found is None:
+            found = self._waiting[conversation_id] = asyncio.get_running_loop().create_future()
+            if len(self._readers) < _STATEMENTS_THAT_READ:
+                self._readers.add(asyncio.create_task(self._read_waiting(agent)))
+        try:
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(found)  # others may wait for it, too
+        except TimeoutError:
+            raise self._database.silence() from None
+
+    async def close(self) -> None:
+        """Returns when no statement runs any more."""
+        if self._readers:
+            await asyncio.wait({*self._readers})
+
+    async def _read_waiting(self, agent: int) -> None:
+        while self._waiting:
+            ids = [*self._waiting][:_READ_AT_ONCE]
+            batch = {id: self._waiting.pop(id) for id in ids}
+            lines: dict[str, list[str]] = {id: [] for id in ids}
+            try:
+                for id, line in await self._database.rows(_READ, agent, ids):
+                    lines[str(id)].append(str(line))
+            except Exception as problem:  # noqa: BLE001 - a defect, too; without it, callers would wait for ever
+                for each in batch.values():
+                    each.set_exception(problem)
+                    each.exception()  # its caller may have gone: asyncio would report it once more
+            else:
+                for id, each in batch.items():
+                    each.set_result(lines[id])
+        # No await between the last look at what waits and this: a read that comes next has a reader.
+        self._readers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+
 class PostgresJournal:
     """A `Journal`. One object in a process; any number of processes on one database."""
 
@@ -56,6 +108,7 @@ class PostgresJournal:
         self._appends = appends
         self._agent = agent
         self._queue: AppendQueue[_Waiting] = AppendQueue(self._write)
+        self._reads = _Reads(database)
 
     async def open(self, shard: int) -> int:
         return await self._agent.open(shard)
@@ -87,12 +140,11 @@ class PostgresJournal:
                 agent = await self._agent.get()
         except TimeoutError:
             raise self._database.silence() from None
-        within_s = max(0.1, deadline - time.monotonic())
-        rows = await self._database.rows(_READ, agent.id, conversation_id, within_s=within_s)
+        lines = await self._reads.lines(agent.id, conversation_id, max(0.1, deadline - time.monotonic()))
         events: list[AnyEvent] = []
-        for number, (line,) in enumerate(rows, 1):
+        for number, line in enumerate(lines, 1):
             try:
-                event = decode(str(line).encode())
+                event = decode(line.encode())
             except ValueError as problem:
                 raise _damaged(conversation_id, number, str(problem)[:200]) from None
             if event.seq != number:
@@ -119,6 +171,10 @@ class PostgresJournal:
         """None: the listing of a database is not derived from its journals."""
         return {}
 
+    async def edges(self, conversation_ids: Sequence[str]) -> dict[str, JournalEdges]:
+        """None, for the same reason."""
+        return {}
+
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Nothing: what other stores keep in blobs is in the listing."""
 
@@ -127,6 +183,7 @@ class PostgresJournal:
 
     async def close(self) -> None:
         await self._queue.close()
+        await self._reads.close()
 
     async def _write(self, batch: Sequence[_Waiting]) -> None:
         """Gives each append of a batch its outcome."""

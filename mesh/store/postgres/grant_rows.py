@@ -1,10 +1,12 @@
 """The book of grants in the database: a row an entry, numbered without gaps.
 
 A writer reads what is there, and inserts the next number; of two that do so at once, one finds the number
-taken, and reads again.
+taken, and reads again. A database that fails over may have lost entries, and gives their numbers anew:
+whoever reads compares the last entry that it knows, and reads all of them again if it is not there.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import msgspec
@@ -12,17 +14,23 @@ import msgspec
 from mesh.core.errors import BadRequest, JournalDamaged
 from mesh.net.backoff import Backoff
 from mesh.policy.book import Entries, Entry, WrittenBook
+from mesh.runtime.logs import fields
 from mesh.store.postgres.agent_rows import AgentRow
 from mesh.store.postgres.database import WITHIN_S, Database
 
 MAX_ENTRIES = 200_000
 _COLLIDED = Backoff(first_s=0.01, longest_s=0.5, jitter=0.9)
-_READ = "select number, entry from {schema}.grant_entry where agent = %s and number > %s order by number"
+_READ = "select number, entry from {schema}.grant_entry where agent = %s and number >= %s order by number"
 _ADD = """
-    insert into {schema}.grant_entry values (%s, %s, %s) on conflict (agent, number) do nothing
-    returning number
+    insert into {schema}.grant_entry
+    select new.* from (values (%s::int, %s::int, %s)) new (agent, number, entry)
+    where new.number = (
+        select coalesce(max(e.number), 0) + 1 from {schema}.grant_entry e where e.agent = new.agent
+    )
+    on conflict (agent, number) do nothing returning number
 """
 _decode = msgspec.json.Decoder(Entry).decode
+_log = logging.getLogger("mesh.policy")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -34,6 +42,7 @@ class PostgresGrantBook(WrittenBook):
         self._agent = agent
         self._known = Entries()
         self._count = 0
+        self._last = ""  # the text of the entry with that number
         # One after the other: two reads at once would both take the same entries in.
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
 
@@ -52,7 +61,14 @@ class PostgresGrantBook(WrittenBook):
     async def _take_newer(self) -> list[Entry]:
         newer: list[Entry] = []
         agent = await self._agent.get()
-        for number, text in await self._database.rows(_READ, agent.id, self._count):
+        rows = await self._database.rows(_READ, agent.id, self._count)
+        if self._count and rows[:1] != [(self._count, self._last)]:
+            _log.error(
+                "event=grants_went_back %s", fields(message=f"entry {self._count} is not there any more")
+            )
+            self._known, self._count, self._last = Entries(), 0, ""
+            rows = await self._database.rows(_READ, agent.id, 0)
+        for number, text in rows[1:] if self._count else rows:
             if number != self._count + 1:
                 raise JournalDamaged(f"{self._database.shown}: grant entry {self._count + 1} is missing")
             try:
@@ -63,7 +79,7 @@ class PostgresGrantBook(WrittenBook):
                     f"{self._database.shown}: grant entry {number} is damaged: {why}"
                 ) from None
             self._known.take(entry)
-            self._count = number
+            self._count, self._last = number, str(text)
             newer.append(entry)
         return newer
 
