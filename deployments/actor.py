@@ -1,6 +1,7 @@
 """What every actor of the mesh is: a service behind an endpoint."""
 
 import asyncio
+import gc
 import logging
 from typing import TypeVar
 
@@ -35,6 +36,7 @@ class Actor:
         # Asks Ray's control store and waits for it: not on the event loop.
         if await asyncio.to_thread(lambda: context.was_current_actor_reconstructed):
             _log.warning("event=actor_restarted actor=%s", context.get_actor_name())
+        gc.freeze()  # what is imported stays: no collection looks at it any more
 
     def _serve(self, service: Service[P], implementation: P, blueprint: Blueprint) -> None:
         self._endpoint = Endpoint(service.methods_of(implementation), server_tls())

@@ -134,7 +134,7 @@ class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.context_id or self.session_id
 
 
-class ConversationSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+class ConversationSummary(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A conversation in a list. ``title`` is the beginning of its first message, ``turn_state`` that of its
     newest turn, ``context_id`` as in `ConversationView`."""
 

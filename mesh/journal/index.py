@@ -19,7 +19,7 @@ from mesh.core.view import ConversationSummary
 from mesh.journal.listing import TURN_UNDER_WAY, ListingEntry, Selection, entry_of
 
 
-class _Indexed(ListingEntry, frozen=True, kw_only=True):
+class _Indexed(ListingEntry, frozen=True, kw_only=True, gc=False):
     size: int
 
 

@@ -33,7 +33,7 @@ class JournalEdges(NamedTuple):
     last: Sequence[AnyEvent]
 
 
-class ListingEntry(msgspec.Struct, frozen=True):
+class ListingEntry(msgspec.Struct, frozen=True, gc=False):
     """What a listing knows of a conversation. ``needs_pass``: its turn can go on without a person.
     ``expires_at``: when the first of its approvals expires, empty if none does. ``asking``: the agents that
     wait for decisions which may be remembered for good; the root agent is the empty name."""

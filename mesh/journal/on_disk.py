@@ -84,7 +84,8 @@ class JournalFiles:
             return None
         try:
             begin, end = _edges_of(f"{self._folder}/{_PREFIX}{conversation_id}{_SUFFIX}")
-            return JournalEdges([decode(line) for line in begin], [decode(line) for line in end])
+            events = {line: decode(line) for line in (*begin, *end)}  # in a short one they are the same
+            return JournalEdges([events[line] for line in begin], [events[line] for line in end])
         except (OSError, ValueError):
             return None  # whoever reads all of it says what is wrong
 

@@ -184,6 +184,25 @@ class PostgresServer:
         self.execute(self.url, f"CREATE DATABASE {name} TABLESPACE {name}")
         return self._url(name)
 
+    def dump(self, database_url: str, file: str) -> None:
+        """Writes what a mesh has in a database into a file in the folder of the server, beside whoever uses
+        it."""
+        assert self._folder is not None
+        command = [
+            str(_programs(self.version) / "bin/pg_dump"),
+            "--format=custom",
+            "--schema=mesh",
+            "--file",
+            file,
+        ]
+        _succeeded([*command, "--dbname", database_url], self._folder)
+
+    def restore(self, database_url: str, file: str) -> None:
+        """Brings what `dump` wrote into an empty database."""
+        assert self._folder is not None
+        command = [str(_programs(self.version) / "bin/pg_restore"), "--exit-on-error", "--no-owner"]
+        _succeeded([*command, "--dbname", database_url, file], self._folder)
+
     def drop_database(self, database_url: str) -> None:
         """Removes it, and closes what is connected to it."""
         name = urlsplit(database_url).path.lstrip("/")
