@@ -21,7 +21,7 @@
     S15 people who follow a thousand agents of one turn, tell one something and delete one
     S16 conversations in PostgreSQL beside conversations in files
     S17 a million conversations in PostgreSQL (with the word ``fewer`` 50,000): start, lists, an old approval;
-        their copy from files
+        shards with open turns that are taken over; a start with 100,000 in files; a copy from files
     up  time to start, CPU when idle, memory; the first prompt of a chat
 
 `bench.compare` measures two checkouts beside each other.

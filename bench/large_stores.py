@@ -1,4 +1,5 @@
-"""S17: a million conversations in PostgreSQL, and a copy from files. No mesh: a keeper host in this process.
+"""S17: a million conversations in PostgreSQL, many in files without an index, and a copy from files into the
+database. No mesh: a keeper host in this process.
 
 How much later a host is ready than on an empty store, how long lists take, how much memory that costs, and
 how long an old approval takes to resume. What is in the database comes by COPY: appends would take hours.
@@ -20,23 +21,26 @@ import uvloop
 
 from bench.figures import Bench
 from mesh.core.conversation import fold
-from mesh.core.events import AnyEvent, Completed, ConversationCreated, UserMessage, encode
+from mesh.core.events import AnyEvent, Completed, ConversationCreated, LlmCall, UserMessage, encode
 from mesh.core.ids import id_suffix, new_id, shard_of
 from mesh.journal.files import FileJournal
-from mesh.journal.listing import Selection, entry_of
+from mesh.journal.listing import Listing, Selection, entry_of
 from mesh.journal.port import Append
-from mesh.keeper.requests import Show
+from mesh.keeper.requests import Caller, Create, Show
+from mesh.llm.port import LlmRequest
 from mesh.store.files import FileStore
 from mesh.store.postgres.migrate import migrate
 from mesh.store.postgres.postgres_store import PostgresStore
 from mesh.store.store_copy import CopyEnd, copy_store
 from tests.worlds.keeper_hosts import Hosts, approving
-from tests.worlds.mesh import calls, says
+from tests.worlds.mesh import calls, says, until
 from tests.worlds.postgres import PostgresServer
 
 CONVERSATIONS = 1_000_000
 FEWER = 50_000
 COPIED = 5_000
+STARTED = 100_000
+OPEN_TURNS = 1_000
 SHARDS = 64
 _SAMPLES = 200
 _SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB"}
@@ -46,7 +50,10 @@ def large_stores(bench: Bench, scratch: Path, conversations: int = CONVERSATIONS
     """Measures, and notes rows."""
     with PostgresServer(settings=_SETTINGS) as server:
         uvloop.run(_lists(bench, server, conversations))
-        (scratch / "copied").mkdir()
+        for folder in ("copied", "started"):
+            (scratch / folder).mkdir()
+        uvloop.run(_taken_over(bench, server))
+        uvloop.run(_started(bench, scratch / "started"))
         uvloop.run(_copy(bench, server, scratch / "copied"))
 
 
@@ -172,6 +179,61 @@ def _row(agent: int, id: str, events: list[AnyEvent]) -> tuple[object, ...]:
     times, states = (summary.created_at, summary.updated_at), (summary.status, summary.turn_state or "")
     keys = (agent, id, shard_of(id, SHARDS), len(events), secrets.token_hex(8), listed, id_suffix(id))
     return (*keys, *times, *states, summary.context_id, entry.needs_pass, entry.expires_at, [])
+
+
+async def _taken_over(bench: Bench, server: PostgresServer) -> None:
+    """How long it takes to open all shards, in which turns run, in another host, and until these have ended:
+    from the moment that the shards are free."""
+    url = server.create_database()
+    await migrate(url, "mesh")
+    async with _store(url) as store:
+        lost = Hosts(store, SHARDS)
+        await lost.add("lost")
+        lost.llm.answers = [_never]
+        ids = [new_id() for _ in range(OPEN_TURNS)]
+        create = (Create(id, Caller(session_id="s"), "hello", wait=False) for id in ids)
+        for request in create:
+            await lost.ask(request.id, request)
+        await lost.close()
+    async with _store(url) as store:
+        listing, hosts, begun = store.listing(), Hosts(store, SHARDS), time.perf_counter()
+        assert listing is not None
+        assert len(await listing.turns_under_way(2 * OPEN_TURNS)) == OPEN_TURNS
+        await hosts.add("only")
+        ready_s = time.perf_counter() - begun
+        await until(lambda: _have_ended(listing))
+        ended_s = time.perf_counter() - begun
+        await hosts.close()
+    what = f"{SHARDS} shards with {OPEN_TURNS:,} open turns, taken over"
+    bench.add("S17", what, "≤ 5 s", ready_s=round(ready_s, 2), all_ended_s=round(ended_s, 2))
+
+
+async def _have_ended(listing: Listing) -> bool:
+    return not await listing.turns_under_way(1)
+
+
+async def _never(_: LlmRequest) -> LlmCall:
+    """A model that has not answered when its host is gone."""
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets that event")
+
+
+async def _started(bench: Bench, folder: Path) -> None:
+    """How long a host takes to be ready that has to read all journals of a folder, for there is no index."""
+    for number in range(STARTED):
+        id, events = _conversation(number)
+        lines = b"".join(encode(event) + b"\n" for event in events)
+        (folder / f"conversation_{id}.jsonl").write_bytes(lines)
+    store = FileStore(folder, "agent", 1)
+    gc.collect()
+    gc.freeze()  # as an actor does
+    hosts, begun = Hosts(store, 1), time.perf_counter()
+    await hosts.add("only")
+    ready_s = time.perf_counter() - begun
+    await hosts.close()
+    await store.close()
+    gc.unfreeze()
+    bench.add("S17", f"a start with {STARTED:,} journals and no index", "≤ 5 s", s=round(ready_s, 2))
 
 
 async def _copy(bench: Bench, server: PostgresServer, folder: Path) -> None:
