@@ -337,6 +337,7 @@ class Conversation:
         self.context_id = event.context_id
         self.agent, self.digest = event.agent, event.digest
         self.created_at, self.imported_at = event.time, event.imported_at
+        self.updated_at = max(event.time, event.imported_at)
         self._remember(event.idempotency_key, event.body_hash, event.seq)
         self.pauses.append(event.seq)
         if event.system_prompt:

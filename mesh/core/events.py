@@ -400,7 +400,8 @@ class ToolIntent(Event, frozen=True):
     to another agent. ``session`` is the only tool session (with MCP server ``server``) that may run the call,
     and so the one that can say what came of it; empty where there is none to ask. ``found``: a check found
     that the claim before this one had no effect. ``rule`` is the rule of the policy that lets it run; empty
-    where there is no policy.
+    where there is no policy. ``nonce`` is a part of the name by which others know the call (`step_id`): that
+    of the turn, or what the first claim of the step has.
     """
 
     run: int
@@ -412,6 +413,7 @@ class ToolIntent(Event, frozen=True):
     session: str = ""
     found: Found | None = None
     rule: str = ""
+    nonce: str = ""
 
     @property
     def key(self) -> str:

@@ -102,16 +102,11 @@ class Handover(NamedTuple):
 
 
 class AcknowledgedEnd(NamedTuple):
-    """The number of the last event of a conversation that the store has acknowledged, and when that was
-    created, as its events write times."""
+    """The number of the last event of a conversation that the store has acknowledged, and when that began in
+    this mesh, as its events write times."""
 
     seq: int
-    created_at: str
-
-    def of(self, created_at: str) -> int:
-        """The number, if the conversation was created then. Otherwise it is another one, which was created
-        with the same id after that one was deleted, and nothing is known of it: 0."""
-        return self.seq if self.created_at == created_at else 0
+    began_at: str
 
 
 class GivenShard(msgspec.Struct, frozen=True):

@@ -252,6 +252,8 @@ def _asked(conversation: Conversation, uuid: str) -> ApprovalRequired:
 def _why_not(conversation: Conversation, uuid: str) -> str:
     """Why an approval takes no decision any more: who decided what, and when."""
     resolved = conversation.decided.get(uuid)
+    if resolved is None and conversation.ends_because:
+        return f"approval {uuid} takes no decision any more: {conversation.ends_because}"
     if resolved is None:
         return f"approval {uuid} is not needed any more: the tool reported its result"
     by = f" by {resolved.by}" if resolved.by else ""

@@ -339,7 +339,6 @@ def _unsettled(loaded: LoadedConversation) -> list[UnsettledCall]:
             intent,
             conversation.depth,
             conversation.traceparent,
-            conversation.turn_nonce,
         )
         for intent, call in conversation.unsettled
     ]

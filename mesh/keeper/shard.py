@@ -16,7 +16,7 @@ from mesh.journal.listing import Listing, ListingEntry, entry_at_rest
 from mesh.journal.port import Journal
 from mesh.keeper.derived_files import Snapshots
 from mesh.keeper.loaded_conversation import LoadedConversation
-from mesh.keeper.store_losses import AcknowledgedEnds, losses, told_of
+from mesh.keeper.store_losses import AcknowledgedEnds, known_of, losses, told_of
 from mesh.runtime.logs import fields
 
 _RUN_BITS = 32
@@ -222,7 +222,10 @@ class Shard:
         return [*await self.listing.with_suffix(id), *unreadable]
 
     async def has(self, conversation_id: str) -> bool:
-        """Whether there is a conversation with this id. Raises `JournalError`."""
+        """Whether there is a conversation with this id. Raises `Conflict` while it is being deleted, and
+        `JournalError`."""
+        if conversation_id in self._erasing:
+            raise Conflict(f"conversation {conversation_id} is being deleted")
         return self.owns(conversation_id) and await self.listing.has(conversation_id)
 
     def owns(self, conversation_id: str) -> bool:
@@ -245,13 +248,15 @@ class Shard:
                 # No size it could have: it is read again at the next start.
                 self._snapshots.index.put(conversation, 0)
         loaded = self._made(conversation)
-        acknowledged = end.of(conversation.created_at) if end else 0
+        acknowledged = known_of(conversation, end)
         if acknowledged > conversation.seq:
             lost = f"lost_from={conversation.seq + 1} lost_up_to={acknowledged}"
             _log.error("event=store_went_back conversation=%s %s", conversation_id, lost)
             # Nobody decides or says anything there before that is journaled: see `get`.
             await loaded.append([told_of(conversation, acknowledged)])
         self._acknowledged.note(conversation)
+        if conversation.ends_because:  # it waited for nobody but a person, so that nothing drives it
+            self._on_unloaded(conversation_id)
         return self._keep(conversation_id, loaded)
 
     def _made(self, conversation: Conversation) -> LoadedConversation:

@@ -26,10 +26,10 @@ class AcknowledgedEnds:
     def note(self, conversation: Conversation) -> None:
         """All of it is in the store. What is known to be lost of it stays known until it is told."""
         end, told = self.get(conversation.id), conversation.store_loss
-        known = end.of(conversation.created_at) if end else 0
+        known = known_of(conversation, end)
         if known > conversation.seq and (told is None or told.lost_up_to < known):
             return
-        self.take({conversation.id: AcknowledgedEnd(conversation.seq, conversation.created_at)})
+        self.take({conversation.id: AcknowledgedEnd(conversation.seq, _began_at(conversation))})
 
     def take(self, ends: Mapping[str, AcknowledgedEnd]) -> None:
         """Takes over what another process knew of conversations that it has given away."""
@@ -55,6 +55,16 @@ class AcknowledgedEnds:
     def known(self, which: Callable[[str], bool]) -> dict[str, AcknowledgedEnd]:
         """The ends of those conversations."""
         return {id: end for id, end in self._ends.items() if which(id)}
+
+
+def known_of(conversation: Conversation, end: AcknowledgedEnd | None) -> int:
+    """The number of the last event of a conversation that is known, by what is known of its id. 0: nothing.
+    It may be another conversation, which was created, or imported, after that one was deleted."""
+    return end.seq if end is not None and end.began_at == _began_at(conversation) else 0
+
+
+def _began_at(conversation: Conversation) -> str:
+    return conversation.imported_at or conversation.created_at
 
 
 def losses(acknowledged: Mapping[str, AcknowledgedEnd], ends: Mapping[str, int]) -> list[str]:

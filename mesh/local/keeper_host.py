@@ -250,6 +250,7 @@ class KeeperHost:
         async with self._moving:
             if self._is_leaving.is_set():
                 return False
+            self._acknowledged.take(given.ends)  # before the store may give it this shard
             try:
                 if not await self._store.shards.claim([ShardClaim(shard, given.giver)], self._me.id):
                     return False
@@ -258,7 +259,6 @@ class KeeperHost:
                 raise Unavailable(f"shard {shard} cannot be taken over: {problem}") from None
             if self._is_leaving.is_set():  # what it has then is given back to all
                 raise Unavailable(f"shard {shard} is not taken over: this host leaves")
-            self._acknowledged.take(given.ends)
             self._tokens[shard] = given.tokens
             self._have(shard)
         await self._held[shard].settled(_RECEIVED_WITHIN_S)

@@ -152,13 +152,14 @@ class PushNotifications:
                 self._deliveries.wake(WebhookKey(conversation_id, webhook.id))
 
     def _set_back(self, conversation_id: str, seq: int) -> None:
-        """Delivery that was further than event ``seq``, in what the store has lost, goes on from there."""
+        """Delivery goes on from event ``seq``, where it was further, in what the store has lost, or is about
+        to be: nothing of that is sent any more."""
         for webhook in self._webhooks.of(conversation_id):
+            key = WebhookKey(conversation_id, webhook.id)
+            self._deliveries.stop(key)
             if webhook.seq > seq:
-                key = WebhookKey(conversation_id, webhook.id)
-                self._deliveries.stop(key)
                 self._webhooks.set_back(key, seq)
-                self._deliveries.wake(key)
+            self._deliveries.wake(key)
 
     async def _make_room(self, conversation_id: str) -> None:
         """Checks the bounds before a webhook is added. A keeper that is full forgets the webhooks of the
@@ -204,8 +205,9 @@ class PushNotifications:
         furthest = max((webhook.seq for webhook in self._webhooks.of(conversation_id)), default=0)
         events = await self._journal.read(conversation_id)
         if events and events[-1].seq < furthest:  # the store went back, and this process did not see it
-            told = (event.seq - 1 for event in events if isinstance(event, StoreWentBack))
-            self._set_back(conversation_id, next(told, events[-1].seq))
+            told = (event for event in events if isinstance(event, StoreWentBack))
+            lost = (event.seq - 1 for event in told if event.seq <= furthest <= event.lost_up_to)
+            self._set_back(conversation_id, next(lost, events[-1].seq))
         webhooks = self._webhooks.of(conversation_id)
         last = max((event.seq for event in events if _may_notify(event)), default=0)
         for webhook in webhooks:

@@ -254,7 +254,7 @@ class _RemoteCall(CallDriver):
     def _message(self, claim: ToolIntent) -> OutgoingMessage:
         """The message of a claim. Its id follows from the step, so that any process sends the same one."""
         turn = self._steps.turn
-        step = step_id(turn.conversation_id, turn.turn, turn.nonce, self._step.text)
+        step = step_id(turn.conversation_id, turn.turn, claim.nonce, self._step.text)
         message_id, context = str(uuid5(_IDS, f"{step}|{claim.attempt}")), str(uuid5(_IDS, step))
         asked = self._answered_by(claim)
         if asked is None or asked.remote_question is None:

@@ -380,11 +380,17 @@ class Steps:
 
     async def claim(self, step: StepKey, intent: ToolIntent) -> ToolIntent:
         """The claim as it was journaled: this pass, and no other, may run the effect. Raises `Superseded`."""
-        stamped = self._stamp(step, intent)
+        stamped = self._stamp(step, msgspec.structs.replace(intent, nonce=self.nonce_of(step)))
         self._known.add([stamped])
         self._unsent.append(stamped)
         await self._send()
         return stamped
+
+    def nonce_of(self, step: StepKey) -> str:
+        """The nonce in the name by which others know a call (`step_id`): that of the turn, or of the first
+        claim, which a node of an earlier release may have made."""
+        claim = self.known(step, ToolIntent)
+        return self.turn.nonce if claim is None else claim.nonce
 
     async def start(self, started: Sequence[tuple[Place, AgentStarted]]) -> str:
         """Records that agents start at these places. Returns when it is durable, in one append; or says

@@ -152,7 +152,7 @@ class ToolCalls(msgspec.Struct, frozen=True, kw_only=True):
         """See `Tree.settle`."""
         intent, most = unsettled.intent, self.settings.max_result_bytes
         call = ToolCall(unsettled.call_id, intent.tool)
-        claim = _session_claim(unsettled.conversation_id, unsettled.nonce, intent)
+        claim = _session_claim(unsettled.conversation_id, intent)
         try:
             await self.stop(self.toolbox.tools.get(intent.tool), claim)
             outcome = await self.outcome_of(intent.server, claim)
@@ -415,11 +415,11 @@ class _ToolCall(CallDriver):
         return await self._calls.outcome_of(claim.server, self._named(claim))
 
     def _named(self, claim: ToolIntent) -> Claim:
-        turn = self._steps.turn
-        return _session_claim(turn.conversation_id, turn.nonce, claim)
+        return _session_claim(self._steps.turn.conversation_id, claim)
 
     def _context(self, remaining: Remaining) -> ExecutionContext:
-        return self._steps.turn.context(self._step, self._calls.settings.root, remaining)
+        nonce = self._steps.nonce_of(self._step)
+        return self._steps.turn.context(self._step, nonce, self._calls.settings.root, remaining)
 
     @property
     def _on_progress(self) -> OnProgress | None:
@@ -505,8 +505,9 @@ class _ToolCall(CallDriver):
         return bounded(f"Run {tool.name} on {tool.server}{about}\n{listed(arguments)}", MOST_SHOWN)
 
 
-def _session_claim(conversation_id: str, nonce: str, claim: ToolIntent) -> Claim:
-    return Claim(claim.session, step_id(conversation_id, claim.turn, nonce, claim.step), claim.attempt)
+def _session_claim(conversation_id: str, claim: ToolIntent) -> Claim:
+    step = step_id(conversation_id, claim.turn, claim.nonce, claim.step)
+    return Claim(claim.session, step, claim.attempt)
 
 
 def _fitted(note: str, outcome: ToolOutcome, most: int) -> tuple[str, Sequence[Artifact]]:

@@ -132,11 +132,11 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """In whose name this node tells the keeper what happens."""
         return Activation(self.conversation_id, self.turn, self.run, self.at)
 
-    def context(self, step: StepKey, root: str, remaining: Remaining) -> ExecutionContext:
-        """What a call of this pass tells its callee. ``root`` is the name of the root agent,
-        ``remaining`` says what may still be used of the budgets."""
+    def context(self, step: StepKey, nonce: str, root: str, remaining: Remaining) -> ExecutionContext:
+        """What a call of this pass tells its callee. ``nonce`` is that of the step (`Steps.nonce_of`),
+        ``root`` the name of the root agent, ``remaining`` says what may still be used of the budgets."""
         context = ExecutionContext(
-            idempotency_key=step_id(self.conversation_id, self.turn, self.nonce, step.text),
+            idempotency_key=step_id(self.conversation_id, self.turn, nonce, step.text),
             trace_id=trace_id_of(self.traceparent, self.conversation_id, self.turn),
             depth=self.depth,
             agent_path=tuple(self.agent_path) or (root,),
@@ -389,7 +389,7 @@ class AbandonedTask(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A claimed tool call without a result. ``digest``, ``depth_above``, ``traceparent`` and ``nonce`` as in
+    """A claimed tool call without a result. ``digest``, ``depth_above`` and ``traceparent`` as in
     `PassInput`, ``call_id`` as in `ToolResult`."""
 
     digest: str
@@ -398,13 +398,12 @@ class UnsettledCall(msgspec.Struct, frozen=True, omit_defaults=True):
     intent: ToolIntent
     depth_above: int = 0
     traceparent: str = ""
-    nonce: str = ""
 
     def context(self, root: str) -> ExecutionContext:
         """What a check of the call is told. ``root`` is the name of the root agent."""
         intent = self.intent
         return ExecutionContext(
-            idempotency_key=step_id(self.conversation_id, intent.turn, self.nonce, intent.step),
+            idempotency_key=step_id(self.conversation_id, intent.turn, intent.nonce, intent.step),
             trace_id=trace_id_of(self.traceparent, self.conversation_id, intent.turn),
             depth=self.depth_above + intent.place.depth,
             agent_path=(root, *intent.place.called_agents),

@@ -175,7 +175,7 @@ class CheckValidator:
 
     async def _called(self, steps: Steps, step: StepKey, tool: Tool, given: dict[str, Any]) -> ToolOutcome:
         remaining = await steps.remaining(self._settings.on_limit)
-        context = steps.turn.context(step, self._settings.root, remaining)
+        context = steps.turn.context(step, steps.turn.nonce, self._settings.root, remaining)
         began, attempts = time.monotonic(), 0
         while True:
             attempts += 1

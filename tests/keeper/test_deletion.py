@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mesh.core.errors import JournalError
-from mesh.core.events import AnyEvent, now
+from mesh.core.events import AnyEvent, encode, now
+from mesh.core.ids import new_id
 from mesh.journal import on_disk
 from mesh.journal.files import FileJournal
 from mesh.journal.memory import MemoryJournal
@@ -31,6 +32,7 @@ from tests.worlds.mesh import (
     calls,
     says,
 )
+from tests.worlds.stores import created
 
 ADD = ("add", {"n": 1})
 HOOK = Webhook("w", "http://127.0.0.1:9/hook", token="its secret")
@@ -311,6 +313,15 @@ async def test_what_was_imported_is_as_old_as_its_import() -> None:
         assert (await mesh.ask(Show(id)))[0] == 200
         await mesh.keeper._retention.sweep(timedelta(days=31))
         assert (await mesh.ask(Show(id)))[0] == 404
+
+
+async def test_an_import_without_messages_is_not_older_than_itself() -> None:
+    async with WorldMesh(ScriptedLlm(says("one")), retention=RetentionDays(idle=30)) as mesh:
+        id = new_id()
+        lines = encode(created(id, "2020-01-01T00:00:00.000Z"))
+        assert (await mesh.ask(Import(id, lines)))[0] == 201
+        await mesh.keeper._retention.sweep()
+        assert (await mesh.ask(Show(id)))[0] == 200
 
 
 def _fails(folder: Path) -> None:

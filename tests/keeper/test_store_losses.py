@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+from aiohttp import web
 
 from mesh.core.conversation import fold
 from mesh.core.errors import JournalError
@@ -13,7 +14,7 @@ from mesh.journal.memory import MemoryJournal
 from mesh.journal.port import Append
 from mesh.journal.shards import AcknowledgedEnd
 from mesh.keeper.requests import Caller, Create, Delete, SetWebhook, Watch
-from mesh.keeper.store_losses import AcknowledgedEnds, told_of
+from mesh.keeper.store_losses import AcknowledgedEnds, known_of, told_of
 from mesh.push.webhook import Webhook
 from tests.keeper.test_watching import Watcher
 from tests.worlds.mesh import ScriptedLlm, Show, WorldMesh, calls, says, until
@@ -192,13 +193,39 @@ async def test_a_webhook_that_was_told_what_is_lost_is_told_what_follows() -> No
         await hook.until(3)
 
 
+async def test_a_delivery_of_what_is_lost_ends_and_the_end_of_the_turn_is_told() -> None:
+    journal, is_there, goes_on = Forgetful(), asyncio.Event(), asyncio.Event()
+    config = "name: test\nllm: {model: scripted}\ncard: {push_hosts: [127.0.0.1]}\n"
+
+    async def slowly(request: web.Request) -> web.Response:
+        is_there.set()
+        await goes_on.wait()
+        return web.Response()
+
+    script = calls(ADD), says("added"), says("two")
+    async with Receiver().up() as hook, WorldMesh(ScriptedLlm(*script), journal, config) as mesh:
+        _, body = await mesh.create("please add")
+        id, uuid = body["conversation"]["id"], body["result"]["approval"]["uuid"]
+        asked = len(await journal.read(id))
+        hook.answers = [slowly]
+        await mesh.ask(SetWebhook(id, Webhook("w", hook.url)))
+        await mesh.decide(uuid, "approve")
+        await mesh.say(id, "two")
+        await is_there.wait()
+        journal.forget_after(id, asked)
+        await mesh.keeper.look_for_losses()
+        await until(lambda: ended(mesh, id))
+        goes_on.set()
+        await hook.until(2)
+        assert hook.told[-1] == "failed"
+
+
 def test_what_is_known_of_a_conversation_is_not_known_of_another_one_with_its_id() -> None:
     id, ends = new_id(), AcknowledgedEnds()
     ends.note(fold([created(id), *turn(2)]))
-    before = ends.get(id)
-    other = fold([created(id, "2026-02-02T00:00:00.000Z")])
-    assert before is not None
-    assert (before.of(created(id).time), before.of(other.created_at)) == (3, 0)
+    same, other = fold([created(id)]), fold([created(id, "2026-02-02T00:00:00.000Z")])
+    imported = fold([created(id, imported_at="2026-02-02T00:00:00.000Z")])
+    assert [known_of(each, ends.get(id)) for each in (same, other, imported)] == [3, 0, 0]
     ends.note(other)
     assert ends.get(id) == AcknowledgedEnd(1, other.created_at)
 
@@ -211,7 +238,7 @@ def test_what_is_known_to_be_lost_stays_known_until_it_is_told() -> None:
     assert known is not None and known.seq == 3
     told = told_of(fold([created(id)]), 3)
     ends.note(fold([created(id), msgspec.structs.replace(told, seq=2)]))
-    assert ends.get(id) == AcknowledgedEnd(2, known.created_at)
+    assert ends.get(id) == AcknowledgedEnd(2, known.began_at)
 
 
 class Flapping(Forgetful):

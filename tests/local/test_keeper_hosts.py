@@ -422,9 +422,9 @@ async def _true(value: bool) -> bool:
     return value
 
 
-async def test_what_is_lost_after_a_handover_is_told_by_whoever_has_the_shard_then(
-    hosts: MemoryHosts,
-) -> None:
+async def approved(hosts: MemoryHosts) -> tuple[Forgetful, str, str, int]:
+    """A conversation in which something was approved and done: the journals, its id, the approval, and its
+    last event before the decision."""
     journal = hosts.store.journal = Forgetful()
     await hosts.add("first")
     hosts.llm.answers = [calls(("add", {"n": 1}))]
@@ -433,6 +433,11 @@ async def test_what_is_lost_after_a_handover_is_told_by_whoever_has_the_shard_th
     asked = len(await journal.read(id))
     hosts.llm.answers = [says("added")]
     await hosts.ask(id, approving(uuid))
+    return journal, id, uuid, asked
+
+
+async def test_what_is_lost_after_a_handover_is_told_by_whoever_has_the_shard(hosts: MemoryHosts) -> None:
+    journal, id, uuid, asked = await approved(hosts)
     second = await hosts.add("second", 2)  # of a newer deployment, which gets all of them
     await until(spread_is(hosts, 0, SHARDS))
     journal.forget_after(id, asked)
@@ -440,4 +445,40 @@ async def test_what_is_lost_after_a_handover_is_told_by_whoever_has_the_shard_th
     status, _ = await hosts.ask(id, approving(uuid))
     assert (status, hosts.ledger.lines) == (409, ["add 1"])
     assert not any(isinstance(event, ApprovalResolved) for event in await journal.read(id))
+    assert len(await losses_of(journal, id)) == 1
+
+
+async def test_a_turn_whose_loss_is_found_by_whoever_reads_it_ends(hosts: MemoryHosts) -> None:
+    journal, id, _, asked = await approved(hosts)
+    journal.forget_after(id, asked)  # and nobody has looked before the shards move
+    await hosts.add("second", 2)
+    await until(spread_is(hosts, 0, SHARDS))
+
+    async def has_failed() -> bool:
+        _, body = await hosts.ask(id, Show(id))
+        return bool(body["conversation"]["turn"]["state"] == "failed")
+
+    await until(has_failed)
+    assert len(await losses_of(journal, id)) == 1
+
+
+async def test_what_is_known_goes_along_with_a_shard_also_if_the_answer_of_the_store_is_lost(
+    hosts: MemoryHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, id, uuid, asked = await approved(hosts)
+    claim, shard, lost = hosts.shards.claim, shard_of(id, SHARDS), list[int]()
+
+    async def losing(claims: Sequence[ShardClaim], host: str) -> list[int]:
+        claimed = await claim(claims, host)
+        if claims[0].shard == shard and not lost:
+            lost.append(shard)
+            raise StoreAway("its answer was lost", was_sent=True)
+        return claimed
+
+    monkeypatch.setattr(hosts.shards, "claim", losing)
+    await hosts.add("second", 2)
+    await until(spread_is(hosts, 0, SHARDS))
+    journal.forget_after(id, asked)
+    status, _ = await hosts.ask(id, approving(uuid))
+    assert (lost, status, hosts.ledger.lines) == ([shard], 409, ["add 1"])
     assert len(await losses_of(journal, id)) == 1

@@ -548,6 +548,26 @@ async def test_two_agents_of_a_namespace_share_nothing(url: str) -> None:
         await each.close()
 
 
+async def test_a_journal_that_cannot_be_read_keeps_no_other_from_it_that_is_asked_for_at_the_same_time(
+    server: PostgresServer, url: str, direct: PostgresStore
+) -> None:
+    epoch, ids = await direct.journal.open(0), [new_id() for _ in range(20)]
+    for i in ids:
+        await direct.journal.append(0, epoch, following([], [created(i)]))
+    fails = f"case when conversation = '{ids[7]}' then (1 / (seq - seq))::text else line end line"
+    server.execute(url, f"alter table {NAMESPACE}.event rename to kept")
+    server.execute(
+        url,
+        f"create view {NAMESPACE}.event as select agent, conversation, seq, {fails} from {NAMESPACE}.kept",
+    )
+    found = await asyncio.gather(*map(direct.journal.read, ids), return_exceptions=True)
+    server.execute(url, f"drop view {NAMESPACE}.event")
+    server.execute(url, f"alter table {NAMESPACE}.kept rename to event")
+    refused = found.pop(7)
+    assert isinstance(refused, JournalError) and "division by zero" in str(refused)
+    assert found == [[created(i)] for n, i in enumerate(ids) if n != 7]
+
+
 async def test_connections_that_nobody_uses_for_a_while_are_closed(
     server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,20 +84,26 @@ class _Reads:
     async def _read_waiting(self, agent: int) -> None:
         while self._waiting:
             ids = [*self._waiting][:_READ_AT_ONCE]
-            batch = {id: self._waiting.pop(id) for id in ids}
-            lines: dict[str, list[str]] = {id: [] for id in ids}
-            try:
-                for id, line in await self._database.rows(_READ, agent, ids):
-                    lines[str(id)].append(str(line))
-            except Exception as problem:  # noqa: BLE001 - a defect, too; without it, callers would wait for ever
-                for each in batch.values():
-                    each.set_exception(problem)
-                    each.exception()  # its caller may have gone: asyncio would report it once more
-            else:
-                for id, each in batch.items():
-                    each.set_result(lines[id])
+            await self._read(agent, {id: self._waiting.pop(id) for id in ids})
         # No await between the last look at what waits and this: a read that comes next has a reader.
         self._readers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    async def _read(self, agent: int, batch: Mapping[str, "asyncio.Future[list[str]]"]) -> None:
+        lines: dict[str, list[str]] = {id: [] for id in batch}
+        try:
+            for id, line in await self._database.rows(_READ, agent, [*batch]):
+                lines[str(id)].append(str(line))
+        except Exception as problem:  # noqa: BLE001 - a defect, too; without it, callers would wait for ever
+            if len(batch) > 1:  # one that cannot be read keeps no other from it
+                for id, each in batch.items():
+                    await self._read(agent, {id: each})
+                return
+            for each in batch.values():
+                each.set_exception(problem)
+                each.exception()  # its caller may have gone: asyncio would report it once more
+        else:
+            for id, each in batch.items():
+                each.set_result(lines[id])
 
 
 class PostgresJournal:
