@@ -568,6 +568,26 @@ async def test_a_journal_that_cannot_be_read_keeps_no_other_from_it_that_is_aske
     assert found == [[created(i)] for n, i in enumerate(ids) if n != 7]
 
 
+async def test_an_append_to_a_database_without_statistics_looks_at_its_own_conversation_alone(
+    server: PostgresServer,
+) -> None:
+    await migrate(url := server.create_database(), NAMESPACE)
+    store, number = postgres_store(url), 300
+    epoch = await store.journal.open(0)
+    for _ in range(number):
+        await store.journal.append(0, epoch, following([], [created(new_id())]))
+    await store.close()  # its connections tell the server then what they have read
+    inserted = "select n_tup_ins from pg_stat_user_tables where relname = 'conversation'"
+
+    async def is_told() -> bool:
+        return server.execute(url, inserted) == [(number,)]
+
+    await until(is_told)
+    read = "select sum(idx_tup_read) from pg_stat_user_indexes where relname = 'conversation'"
+    ((rows,),) = server.execute(url, read)
+    assert rows <= 3 * number
+
+
 async def test_connections_that_nobody_uses_for_a_while_are_closed(
     server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
