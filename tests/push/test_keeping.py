@@ -36,8 +36,9 @@ async def looked(mesh: WorldMesh) -> None:
 
 
 async def given(mesh: WorldMesh, store: MemoryPushStore, conversation_id: str, **fields: Any) -> None:
-    """A webhook in the store, put there by the keeper's own epoch."""
-    await store.put(0, store._epochs[0], conversation_id, [Webhook("w", URL, seq=1_000, **fields)])
+    """A webhook in the store that has been told everything, put there by the keeper's own epoch."""
+    seq = len(await mesh.journal.read(conversation_id))
+    await store.put(0, store._epochs[0], conversation_id, [Webhook("w", URL, seq=seq, **fields)])
 
 
 async def test_webhooks_that_are_not_needed_are_dropped_after_a_week() -> None:
