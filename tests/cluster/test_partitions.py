@@ -42,6 +42,7 @@ NOTICED = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
 
 
@@ -59,7 +60,7 @@ class Cluster:
         self._folder = folder
         self._rays = rays
         self._stack = stack
-        self._head, *self.others = network.machines
+        self.head, *self.others = network.machines
         self.database = stack.enter_context(PostgresServer())
         self.url = new_database(self.database)
         store = stack.enter_context(CutProxy(self.database.port, at=network.here))
@@ -80,15 +81,15 @@ class Cluster:
             "store": "${STORE_URL}",
             "host": "0.0.0.0",
         }
-        env = {**self._env, "RAY_ADDRESS": f"{self._head.address}:6379"}
-        self.mesh = MeshProcess(folder / "mesh", config, env, on=self._head)
+        env = {**self._env, "RAY_ADDRESS": f"{self.head.address}:6379"}
+        self.mesh = MeshProcess(folder / "mesh", config, env, on=self.head)
         stack.enter_context(running(self.mesh))
 
     def start_ray(self, machine: Machine) -> None:
         """Starts Ray there; returns when it runs."""
         ray = Path(sys.executable).with_name("ray")
-        is_head = machine is self._head
-        role = ["--head", "--port=6379"] if is_head else [f"--address={self._head.address}:6379"]
+        is_head = machine is self.head
+        role = ["--head", "--port=6379"] if is_head else [f"--address={self.head.address}:6379"]
         options = ["--block", "--num-cpus=2", f"--node-ip-address={machine.address}", "--disable-usage-stats"]
         said = self._folder / f"{machine.name}.log"
         config = self._folder / machine.name / "haproxy.cfg"
@@ -114,6 +115,10 @@ class Cluster:
         """All processes of a machine end."""
         machine.kill()
         self._rays[machine].wait(60)
+
+    def ray_has_ended(self, machine: Machine) -> bool:
+        """Whether Ray ends there within a while."""
+        return self._rays[machine].wait(WITHIN_S) is not None
 
     def is_spread(self, machines: int) -> bool:
         """Whether the keepers of so many machines have their share of the shards."""
@@ -165,6 +170,28 @@ def test_whatever_becomes_of_a_machine_each_question_is_answered_once(cluster: C
         log.info("%s: %d answers, p50 %.1f s, p99 %.1f s", kind, len(seconds), *quantiles(seconds))
     lines = cluster.ledger.read_text().splitlines()
     assert sorted(lines) == sorted(f"{n} {person}" for n in range(len(kinds)) for person in range(PEOPLE))
+    assert cluster.database.execute(cluster.url, GAPS) == []
+
+
+def test_what_waited_when_the_head_was_lost_is_answered_once_when_ray_was_started_again(
+    cluster: Cluster,
+) -> None:
+    until(lambda: cluster.is_spread(3), WITHIN_S)
+    waiting = cluster.asked("before")
+    cluster.end_ray(cluster.head)
+    cluster.mesh.wait(WITHIN_S)  # it was there, and the gateway too
+    for machine in cluster.others:
+        assert cluster.ray_has_ended(machine)  # by itself, as it has no control store any more
+    cluster.head.mend()
+    for machine in (cluster.head, *cluster.others):
+        cluster.start_ray(machine)
+    cluster.mesh.start()
+    waited = cluster.approved(waiting)
+    log.info("the head: %d answers, p50 %.1f s, p99 %.1f s", len(waited), *quantiles(waited))
+    assert sorted(cluster.ledger.read_text().splitlines()) == sorted(
+        f"before {person}" for person in range(PEOPLE)
+    )
+    until(lambda: cluster.is_spread(3), WITHIN_S)
     assert cluster.database.execute(cluster.url, GAPS) == []
 
 

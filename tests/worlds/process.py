@@ -40,7 +40,7 @@ def running(mesh: "MeshProcess") -> Iterator[None]:
         left = mesh.stop()
     finally:
         mesh.kill_all()
-    assert left == []
+    assert left == [], f"left behind: {left}"
 
 
 def edge_ports() -> dict[str, str]:
