@@ -307,8 +307,6 @@ class Conversation:
         self.budget_use.apply(event)
         self.agents_started.apply(event)
         self.agents.apply(event)
-        if not isinstance(event, ApprovalShown):  # it changes nothing that a client sees
-            self.updated_at = max(event.time or self.updated_at, self.imported_at)
         match event:
             case ConversationCreated():
                 self._created(event)
@@ -331,13 +329,14 @@ class Conversation:
                 self._stepped(event)
             case _:
                 pass
+        if not isinstance(event, ApprovalShown):  # it changes nothing that a client sees
+            self.updated_at = max(event.time or self.updated_at, self.imported_at)
 
     def _created(self, event: ConversationCreated) -> None:
         self.id, self.session_id = event.conversation_id, event.session_id
         self.context_id = event.context_id
         self.agent, self.digest = event.agent, event.digest
         self.created_at, self.imported_at = event.time, event.imported_at
-        self.updated_at = max(event.time, event.imported_at)
         self._remember(event.idempotency_key, event.body_hash, event.seq)
         self.pauses.append(event.seq)
         if event.system_prompt:
