@@ -112,8 +112,7 @@ class Shard:
 
     async def get(self, conversation_id: str) -> LoadedConversation:
         """Returns a conversation, read from its journal if need be. Raises `NotFound`, `JournalError`."""
-        if conversation_id in self._erasing:
-            raise Conflict(f"conversation {conversation_id} is being deleted")
+        self._check_stays(conversation_id)
         loaded = self._loaded.get(conversation_id)
         if loaded is not None and loaded.conversation.seq:
             self._loaded.move_to_end(conversation_id)
@@ -224,9 +223,12 @@ class Shard:
     async def has(self, conversation_id: str) -> bool:
         """Whether there is a conversation with this id. Raises `Conflict` while it is being deleted, and
         `JournalError`."""
+        self._check_stays(conversation_id)
+        return self.owns(conversation_id) and await self.listing.has(conversation_id)
+
+    def _check_stays(self, conversation_id: str) -> None:
         if conversation_id in self._erasing:
             raise Conflict(f"conversation {conversation_id} is being deleted")
-        return self.owns(conversation_id) and await self.listing.has(conversation_id)
 
     def owns(self, conversation_id: str) -> bool:
         """Whether this is the id of a conversation of this shard, if there is one."""
