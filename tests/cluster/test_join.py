@@ -82,6 +82,10 @@ def machine(folder: Path, address: str, resources: dict[str, float], env: dict[s
         )
     try:
         yield
+    except BaseException as error:
+        log_of_it = (folder / "machine.log").read_text(errors="replace")
+        error.add_note(f"The other machine (exit status {node.poll()}) logged:\n{log_of_it[-4000:]}")
+        raise
     finally:
         with suppress(subprocess.TimeoutExpired):
             node.terminate()
