@@ -21,6 +21,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from deployments import cluster
 from deployments.blueprint import Blueprint
 from deployments.channel import Address, Channel, ConnectionLost
 from deployments.services import NODE, TOOL_SESSION, NodeService, ToolSessionService
@@ -35,10 +36,6 @@ _MCP_SESSION = "deployments.mcp_session:McpSessionActor"
 _CONCURRENT_CALLS = 20_000
 """Ray's bound on calls at the same time. Ray would make an actor wait at 1,000; ours wait for models and
 people, and the gateways bound what comes in."""
-
-_A_LITTLE_CPU = 0.001
-"""What an actor asks for at least. Ray (2.60) places one that asks for nothing on any machine, whatever its
-strategy says, also on a head without CPUs, and starts no machine for it."""
 
 _handles: dict[tuple[str, str], Any] = {}
 
@@ -69,6 +66,11 @@ def mcp_session(blueprint: Blueprint, server: McpServer, replica: int) -> Any:
 def session_name(server: McpServer, replica: int) -> str:
     """The name of the session with a replica, for people and in addresses."""
     return f"{server.name}/{replica}" if server.replicas > 1 else server.name
+
+
+def forget() -> None:
+    """Discards all handles: they are of no use after this process has left Ray."""
+    _handles.clear()
 
 
 def node_stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:
@@ -111,7 +113,7 @@ def _requests(resources: Mapping[str, float]) -> dict[str, Any]:
     a machine has."""
     asked = dict(resources)
     return {
-        "num_cpus": asked.pop("num_cpus", _A_LITTLE_CPU),
+        "num_cpus": asked.pop("num_cpus", cluster.A_LITTLE_CPU),
         "num_gpus": asked.pop("num_gpus", 0),
         "memory": asked.pop("memory", None),
         "resources": asked or None,
@@ -130,7 +132,9 @@ def _on_machine(of: str, replica: int) -> Any:
     """On another machine than the other replicas of the same, as long as there are as many. Ray's own
     "SPREAD" may place actors that are created in the same moment on one machine. Where the machine is gone,
     or has not enough left of what the actor asks for, it goes to another one."""
-    machines = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])  # type: ignore[no-untyped-call]
+    machines = sorted(cluster.machines())
+    if not machines:  # Ray waits for one that joins
+        return _spread()
     machine = machines[(zlib.crc32(of.encode()) + replica) % len(machines)]
     return NodeAffinitySchedulingStrategy(machine, soft=True, _spill_on_unavailable=True)
 
@@ -156,7 +160,7 @@ def _handle(
         max_concurrency=_CONCURRENT_CALLS,
         scheduling_strategy=placed(),
         enable_task_events=False,  # measured: task events cost 10 to 15 % of an actor's CPU
-        **{"num_cpus": _A_LITTLE_CPU, **options},
+        **{"num_cpus": cluster.A_LITTLE_CPU, **options},
     )
     _handles[key] = remote.remote(blueprint, *args)
     return _handles[key]

@@ -8,7 +8,7 @@ from ray import serve
 from starlette.applications import Starlette
 
 from deployments.blueprint import Blueprint
-from deployments.cluster import close_replica
+from deployments.cluster import A_LITTLE_CPU, close_replica
 from deployments.remote import RayBackend
 from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
@@ -38,7 +38,7 @@ def build(blueprints: Sequence[Blueprint]) -> serve.Application:
         name="Index",
         max_ongoing_requests=_MAX_ONGOING,
         max_queued_requests=_MAX_ONGOING,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": A_LITTLE_CPU},
         health_check_period_s=5,
         graceful_shutdown_timeout_s=5,
         logging_config={"enable_access_log": False},

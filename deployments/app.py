@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from ray import serve
 
 from deployments.blueprint import Blueprint
-from deployments.cluster import close_replica
+from deployments.cluster import A_LITTLE_CPU, close_replica
 from deployments.remote import RayBackend
 from mesh.gateway.app import http_app
 from mesh.http.landing_page import Links
@@ -33,7 +33,7 @@ def build(blueprint: Blueprint, *, path: str = "/", links: Links = Links()) -> s
         # The gateway refuses by itself, as JSON, before Serve does (see Bounded).
         max_ongoing_requests=2 * config.limits.max_ongoing_requests,
         max_queued_requests=config.limits.max_queued_requests,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": A_LITTLE_CPU},
         health_check_period_s=5,
         graceful_shutdown_timeout_s=5,
         logging_config={"enable_access_log": False},

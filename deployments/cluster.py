@@ -16,6 +16,9 @@ class CannotStart(MeshError):
     """The mesh did not start. Says what failed and where to look."""
 
 
+A_LITTLE_CPU = 0.001
+"""What an actor asks for at least. Ray (2.60) places one that asks for nothing on any machine, whatever its
+strategy says, also on a head without CPUs, and starts no machine for it."""
 _PROBE_S = 5.0
 _COMMON: dict[str, Any] = {
     "log_to_driver": False,
@@ -126,12 +129,27 @@ def missing_resources(demand: Mapping[str, float]) -> list[str]:
 
 
 def machines() -> list[str]:
-    """The ids of the machines that the cluster has now, this one first."""
+    """The ids of the machines that the cluster has now and that take actors, this one first. A head that was
+    started without CPUs takes none."""
     import ray
 
     here = ray.get_runtime_context().get_node_id()
-    alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    return sorted(alive, key=lambda id: (id != here, id))
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    taking = [node["NodeID"] for node in nodes if node["Resources"].get("CPU")]
+    return sorted(taking, key=lambda id: (id != here, id))
+
+
+def other_edge() -> str:
+    """The address of a machine whose HTTP edge this one is to use; empty if this one has an edge itself.
+    Serve starts one on the head, and where there is a gateway."""
+    import ray
+    from ray import serve
+
+    having = serve.status().proxies.keys()
+    here = ray.get_runtime_context().get_node_id()
+    nodes = [node for node in ray.nodes() if node["NodeID"] in having]  # type: ignore[no-untyped-call]
+    others = [str(node["NodeManagerAddress"]) for node in nodes if node["Alive"]]
+    return others[0] if others and here not in having else ""
 
 
 def has_serve() -> bool:

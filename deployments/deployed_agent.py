@@ -2,7 +2,9 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from deployments.blueprint import blueprint_of
@@ -15,6 +17,8 @@ from mesh.store.chosen import begin_generation, newest_generation, shards_of
 
 _STORE_AWAY = Backoff(first_s=0.2, longest_s=5.0)
 _STORE_WITHIN_S = 120.0
+_ANY = ""
+"""In place of a machine's id."""
 _log = logging.getLogger("mesh.deployed_agent")
 
 
@@ -31,6 +35,8 @@ class DeployedAgent:
         self.path = path_of(config.name, alone=alone)
         self.blueprint = blueprint_of(config, one_machine=one_machine)
         self.actors: dict[str, Any] = {}
+        self._find: dict[str, Callable[[], Any]] = {}
+        """How each of them is found by its name, or created."""
         self.closable: set[str] = set()
         self._keepers: set[str] = set()
         self._keeper_on: dict[str, str] = {}
@@ -49,16 +55,18 @@ class DeployedAgent:
         self.blueprint = blueprint = replace(self.blueprint, generation=generation, shards=shards)
         if self.config.cluster.keepers == "auto":
             self.follow_machines()
+            if not self._keeper_on:  # of any machine: Ray starts it on the first that joins
+                self._keeper_on[_ANY] = self._add_keeper(0)
         else:
             for number in range(min(self.config.cluster.keepers, blueprint.shards)):
                 self._add_keeper(number)
         for server in self.config.servers:
             for replica in range(server.replicas):
-                session = addresses.mcp_session(blueprint, server, replica)
+                session = partial(addresses.mcp_session, blueprint, server, replica)
                 self._add(f"mcp {addresses.session_name(server, replica)}", session, closes=True)
         for path, placement in blueprint.nodes.items():
             for replica in range(placement.replicas):
-                node = addresses.node(blueprint, path, replica)
+                node = partial(addresses.node, blueprint, path, replica)
                 self._add(f"node {path} {placement.name}/{replica}", node)
 
     def follow_machines(self) -> None:
@@ -69,7 +77,7 @@ class DeployedAgent:
         if self.config.cluster.keepers != "auto":
             return
         machines = cluster.machines()
-        for gone in self._keeper_on.keys() - set(machines):
+        for gone in self._keeper_on.keys() - {*machines, _ANY}:
             name = self._keeper_on.pop(gone)
             del self.actors[name]
             self.closable.discard(name)
@@ -93,7 +101,8 @@ class DeployedAgent:
         from deployments import addresses
 
         self._made_keepers += 1
-        name = self._add(f"keeper {number}", addresses.keeper(self.blueprint, number, machine), closes=True)
+        keeper = partial(addresses.keeper, self.blueprint, number, machine)
+        name = self._add(f"keeper {number}", keeper, closes=True)
         self._keepers.add(name)
         return name
 
@@ -115,9 +124,17 @@ class DeployedAgent:
         """Returns the URL of the agent at an edge such as ``http://127.0.0.1:8080``."""
         return f"{edge}{self.path}".rstrip("/")
 
-    def _add(self, name: str, actor: Any, *, closes: bool = False) -> str:
+    def find_actors_again(self) -> None:
+        """Gets new handles, in a process that has joined the cluster anew."""
+        from deployments import addresses
+
+        addresses.forget()
+        self.actors = {name: self._find[name]() for name in self.actors}
+
+    def _add(self, name: str, find: Callable[[], Any], *, closes: bool = False) -> str:
         full = f"{self._prefix}{name}"
-        self.actors[full] = actor
+        self._find[full] = find
+        self.actors[full] = find()
         if closes:
             self.closable.add(full)
         return full

@@ -1,5 +1,6 @@
 """A keeper as an actor."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -51,6 +52,7 @@ class KeeperActor(Actor):
         self._serve(KEEPER, self, blueprint)
         me = _record(blueprint, number, await self.address())
         self._keepers = KeeperHost(config, self._store, tree, self._sender, me, _ReachedHosts())
+        self._finding = asyncio.create_task(tree.find())
         await self._keepers.start()
 
     async def ask(self, shard: int, request: Request) -> Reply:
@@ -107,6 +109,7 @@ class KeeperActor(Actor):
 
     async def close(self) -> None:
         """Gives the shards to another deployment, if there is one, and writes what is only derived."""
+        self._finding.cancel()
         await self._keepers.leave(whole_generation=True)
         await self._sender.close()
         await self._store.close()

@@ -61,10 +61,13 @@ class Mesh:
             DeployedAgent(config, alone=self._is_alone, one_machine=self.is_ours) for config in configs
         ]
         self._host, self._port = configs[0].host, configs[0].port
+        self.reached = self._host
+        """The host whose HTTP edge this machine uses. Another machine's where this one has none."""
         self._serve_was_used = False
         self._started_serve = False
         self._dashboard = ""
         self._asked: Mapping[str, float] = {}
+        self._head_was_away = False
         self._ready: set[str] = set()
         """The names of actors that have said that they are ready."""
 
@@ -90,7 +93,9 @@ class Mesh:
     def why_unreachable(self) -> str:
         """Returns why the cluster that was joined does not answer. It is empty while it does, and for a Ray
         of our own, whose daemons the supervisor watches."""
-        return "" if self.is_ours else cluster.why_unreachable()
+        why = "" if self.is_ours else cluster.why_unreachable()
+        self._head_was_away = self._head_was_away or bool(why)
+        return why
 
     def follow_machines(self) -> None:
         """Starts what machines that have joined the cluster need. Raises what Ray does when it cannot."""
@@ -108,6 +113,8 @@ class Mesh:
         if not ray.is_initialized():
             return
         try:
+            if self._head_was_away:
+                self._join_again()
             replaced = {agent.name for agent in self._agents if not self.is_ours and agent.forget_shared()}
             self._kill_unready()
             leaves_serve = self._serve_was_used and not self.is_ours
@@ -128,6 +135,16 @@ class Mesh:
                 f"[dim]mesh:[/] Ray is gone already ({type(problem).__name__})", highlight=False
             )
         ray.shutdown()
+
+    def _join_again(self) -> None:
+        """Ray's client library (ray 2.60) hears no more of actors after the head was started again, and would
+        wait for them where they were before."""
+        import ray
+
+        ray.shutdown()
+        cluster.join(os.environ["RAY_ADDRESS"])
+        for agent in self._agents:
+            agent.find_actors_again()
 
     def _kill_unready(self) -> None:
         """There is no time to wait for actors that do not answer. Nodes go first: one that waits for a
@@ -267,6 +284,8 @@ class Mesh:
         import httpx2
 
         deadline = time.monotonic() + _START_WITHIN_S
+        if not self.is_ours and edge.is_open(self._host):
+            self.reached = cluster.other_edge() or self._host
         waiting = list(dict.fromkeys([self._edge, *(agent.url(self._edge) for agent in self._agents)]))
         while waiting and time.monotonic() < deadline and not stop.is_set():
             try:
@@ -297,7 +316,7 @@ class Mesh:
 
     @property
     def _edge(self) -> str:
-        return edge.url_of(self._host, self._port)
+        return edge.url_of(self.reached, self._port)
 
     def _print_ready(self, seconds: float) -> None:
         if self._is_again:

@@ -1,5 +1,6 @@
 """A node of the tree as an actor."""
 
+import asyncio
 from collections.abc import Sequence
 
 from deployments.actor import Actor
@@ -26,10 +27,17 @@ class NodeActor(Actor):
         config = blueprint.config()
         planned = next(planned for planned in all_nodes(config) if planned.path == path)
         sessions = [as_one(replicas_of(blueprint, server, server.timeout_s)) for server in config.servers]
-        environment = Environment(sessions, provider_for, reach, lambda path: RemoteNode(blueprint, path))
+        children: list[RemoteNode] = []
+
+        def child(path: str) -> RemoteNode:
+            children.append(RemoteNode(blueprint, path))
+            return children[-1]
+
+        environment = Environment(sessions, provider_for, reach, child)
         recorder = RemoteRecorder(blueprint, store_of(config, blueprint.data_dir).shards)
         self._node = ReadyNode(build_node(config, planned, environment), recorder)
         self._node.begin()
+        self._finding = [asyncio.create_task(child.find()) for child in children]
         leaves = blueprint.leaves or not planned.node.replicas
         self._idle = Idle(blueprint.idle_timeout_s if leaves else None)
         self._serve(NODE, self, blueprint)

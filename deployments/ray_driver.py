@@ -33,9 +33,12 @@ from mesh.runtime.logs import fields, set_up
 _POLL_S = 0.2
 _NOTICE_STOP_WITHIN_S = 2.0
 _PROBE_EVERY_S = 2.0
-_GONE_AFTER_S = 30.0
-"""How long a cluster that was joined may be silent. A head with durable state may come back within that
-time."""
+_RAY_WAITS = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""Ray's setting for how long its processes wait for a head that is away. A head whose control store is
+durable may come back within that time."""
+_RAY_WAITS_S = 60.0
+_BEFORE_RAY_S = 5.0
+"""So much earlier than Ray's client library ends this process, which says less, we end it ourselves."""
 
 _log = logging.getLogger("mesh.driver")
 
@@ -49,7 +52,9 @@ class StepDone:
 
 @dataclass(frozen=True)
 class MeshReady:
-    """The mesh has started and answers requests."""
+    """The mesh has started and answers requests, at the HTTP edge of a host."""
+
+    host: str
 
 
 @dataclass(frozen=True)
@@ -98,10 +103,14 @@ class DriverProcess:
         status = self._process.exitcode or 0
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
 
-    def stop(self, within_s: float) -> None:
-        """Asks the driver to stop the mesh, and waits for that."""
+    def stop(self, within_s: float) -> str:
+        """Asks the driver to stop the mesh, and waits for that. Returns how it ended, for people, if it did
+        not get to the end of its work; empty if it did."""
         self._process.terminate()
         self._process.join(within_s)
+        if not self.has_ended():
+            return f"not within {within_s:g} s"
+        return self.how_it_ended() if self._process.exitcode else ""
 
     def kill(self) -> None:
         self._process.kill()
@@ -116,8 +125,15 @@ def _run(
     _send_output_to(output, console)
     set_up()
     stop = threading.Event()
+
+    def stop_soon(*_: object) -> None:
+        # Ray's client library has a handler of its own before this one, which has an alarm end the process
+        # with SIGABRT after three seconds (ray 2.60). To leave a cluster may take longer.
+        signal.alarm(0)
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, stop_soon)
     try:
         _drive(mesh, supervisor, stop)
     except MeshError as problem:
@@ -138,7 +154,7 @@ def _drive(mesh: Mesh, supervisor: Connection, stop: threading.Event) -> None:
     if stop.is_set():
         return  # the start may have failed only because the signal reached what it needs, too
     started.result()
-    supervisor.send(MeshReady())
+    supervisor.send(MeshReady(mesh.reached))
     if not mesh.is_ours:
         # In a thread of its own, because Ray may keep it waiting when its head does not answer.
         threading.Thread(target=_follow_machines, args=(mesh, stop), name="machines", daemon=True).start()
@@ -159,6 +175,7 @@ def _await_end(mesh: Mesh, stop: threading.Event) -> None:
     """Waits until it is told to stop. Raises `MeshError` when a cluster that was joined is gone; the daemons
     of a Ray of our own are the supervisor's business."""
     silent_since: float | None = None
+    gone_after_s = float(os.environ.get(_RAY_WAITS, _RAY_WAITS_S)) - _BEFORE_RAY_S
     while not stop.wait(_PROBE_EVERY_S):
         why = mesh.why_unreachable()
         if not why:
@@ -166,7 +183,7 @@ def _await_end(mesh: Mesh, stop: threading.Event) -> None:
         elif silent_since is None:
             silent_since = time.monotonic()
             _log.warning("event=ray_silent %s", fields(why=why))
-        elif time.monotonic() - silent_since > _GONE_AFTER_S:
+        elif time.monotonic() - silent_since > gone_after_s:
             raise MeshError(f"the Ray that was joined is gone: {why}")
 
 

@@ -216,6 +216,17 @@ class NodeReplicas:
                 return self._replicas[number]
         raise Unavailable(f"none of the {number_of_them} replicas of the node answers")
 
+    async def find(self) -> None:
+        """Returns when each of them has answered. Only Ray's control store knows where one listens, and it
+        may be away later: the calls after this one do not need it."""
+        await asyncio.gather(*map(self._find, range(len(self._replicas))))
+
+    async def _find(self, number: int) -> None:
+        for delay_s in _ASKED_AGAIN.delays():
+            if await self._answers(number):
+                return
+            await asyncio.sleep(delay_s)
+
     async def _answers(self, number: int) -> bool:
         # Each time: it costs a hundredth of what the call that follows does, which would wait for a process
         # that is stopped as long as a turn may last.
@@ -243,6 +254,10 @@ class RemoteNode:
     async def __call__(self, turn: PassInput) -> PassOutput:
         """`RunNode`."""
         return await self.run(turn)
+
+    async def find(self) -> None:
+        """See `NodeReplicas.find`."""
+        await self._replicas.find()
 
     async def run(self, turn: PassInput) -> PassOutput:
         carrier = self._carriers[turn.activation] = await self._replicas.next()
@@ -301,6 +316,10 @@ class RemoteTree:
         self._kept = kept
         self._versions = {blueprint.digest: blueprint}
         self._nodes: dict[tuple[str, str], RemoteNode] = {}
+
+    async def find(self) -> None:
+        """Finds the root of the newest version; see `NodeReplicas.find`."""
+        await (await self._node(self._blueprint.digest, ROOT.path)).find()
 
     async def run(self, turn: PassInput) -> PassOutput:
         try:

@@ -133,10 +133,12 @@ class Supervisor:
             case StepDone(logs):
                 self._logs = logs or self._logs
                 self._relay.follow([self._scratch, Path(self._logs)] if self._logs else [self._scratch])
-            case MeshReady() if self._restarts:
+            case MeshReady(host) if self._restarts:
+                mesh.reached = host
                 took = time.monotonic() - self._restarts[-1]
                 self._relay.log(logging.INFO, f"event=ray_restarted {fields(seconds=round(took, 1))}")
-            case MeshReady():
+            case MeshReady(host):
+                mesh.reached = host
                 self._was_ready = True
             case DriverFailed(why):
                 raise _failure(mesh, why, can_be_tried_again=self._was_ready)
@@ -162,7 +164,9 @@ class Supervisor:
         self._say("stopping …")
         if self._web:
             self._web.ask_to_end()
-        driver.stop(_STOP_WITHIN_S if mesh.is_ours else _LEAVE_WITHIN_S)
+        ended = driver.stop(_STOP_WITHIN_S if mesh.is_ours else _LEAVE_WITHIN_S)
+        if ended and not mesh.is_ours:  # what runs on a Ray of our own ends with it
+            self._relay.log(logging.WARNING, f"event=left_behind {fields(stopped=ended)}")
 
     def _say(self, text: str) -> None:
         self._console.print(f"[dim]mesh:[/] {text}", highlight=False)

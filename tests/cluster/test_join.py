@@ -34,7 +34,7 @@ _PORTS = ("port", "ray-client-server-port", "dashboard-agent-listen-port", "dash
 
 
 @contextmanager
-def running_ray(folder: Path, env: dict[str, str]) -> Iterator[str]:
+def running_ray(folder: Path, env: dict[str, str], cpus: int = 2) -> Iterator[str]:
     """The address of a Ray that somebody else started."""
     ports = {option: free_port() for option in _PORTS}
     ray = str(Path(sys.executable).with_name("ray"))
@@ -46,7 +46,7 @@ def running_ray(folder: Path, env: dict[str, str]) -> Iterator[str]:
     }
     with (folder / "ray.log").open("wb") as log:
         head = subprocess.Popen(
-            [ray, "start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats", *options],
+            [ray, "start", "--head", "--block", f"--num-cpus={cpus}", "--disable-usage-stats", *options],
             env={**os.environ, **edge_ports(), "RAY_SERVE_ENABLE_HA_PROXY": "1", **haproxy, **env},
             stdout=log,
             stderr=log,
@@ -159,9 +159,11 @@ def listening(address: str, class_name: str, env: dict[str, str]) -> list[tuple[
     return [("127.0.0.1" if ip in ("::", "0.0.0.0") else ip, port) for ip, port in found]
 
 
-def test_a_server_waits_for_the_machine_that_has_its_files_and_runs_there(folder: Path, model: Model) -> None:
+def test_what_a_head_without_cpus_does_not_take_waits_for_the_machine_that_has_what_a_server_asks_for(
+    folder: Path, model: Model
+) -> None:
     env = {"RAY_AUTH_MODE": "disabled", **model.env}
-    with running_ray(folder, env) as address:
+    with running_ray(folder, env, cpus=0) as address:
         ledger = ledger_config(folder / "mesh" / "ledger.txt", folder / "mesh" / "failpoints")
         pinned = {**ledger["mcp"], "resources": {"files_of_web": 1}}
         world = World(folder / "mesh", model, env={"RAY_ADDRESS": address}, mcp=pinned)
@@ -177,6 +179,9 @@ def test_a_server_waits_for_the_machine_that_has_its_files_and_runs_there(folder
                 (session,) = placed(address, "McpSessionActor")
                 assert session["required_resources"]["files_of_web"] == 1.0
                 assert "files_of_web" in session["machine_has"]
+                for kind in ("KeeperActor", "NodeActor", "ServeReplica"):
+                    found = placed(address, kind)
+                    assert found and all("files_of_web" in each["machine_has"] for each in found), kind
                 with Client(world.mesh.url) as client:
                     person = Person(client, world.lines)
                     person.append(person.open())
@@ -206,8 +211,9 @@ def given_up(world: World) -> str:
 
 
 def test_a_cluster_that_goes_away_is_noticed_and_said(folder: Path, model: Model) -> None:
-    with running_ray(folder, {"RAY_AUTH_MODE": "disabled", **model.env}) as address:
-        world = World(folder / "mesh", model, env={"RAY_ADDRESS": address})
+    gives_up = {"RAY_gcs_rpc_server_reconnect_timeout_s": "20"}
+    with running_ray(folder, {"RAY_AUTH_MODE": "disabled", **gives_up, **model.env}) as address:
+        world = World(folder / "mesh", model, env={"RAY_ADDRESS": address, **gives_up})
         world.mesh.start()
     try:
         world.mesh.wait(GONE_WITHIN_S)

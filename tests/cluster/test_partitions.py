@@ -4,6 +4,7 @@ was asked is answered, once, by those that are left.
     CHAOS_KILLS=30 CHAOS_SEED=1 pytest -m chaos tests/cluster/test_partitions.py
 """
 
+import json
 import logging
 import os
 import random
@@ -11,11 +12,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
+import psutil
 import pytest
 
 from tests.cluster.client import Client
@@ -34,8 +38,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(1800),
 log = logging.getLogger("tests")
 PEOPLE = 12
 WITHIN_S = 240.0
+ALL_RESULTS = "/events?type=tool_result"
 HELD = "select count(*) from mesh.shard where host <> '' group by host order by 1"
 KILLS = int(os.environ.get("CHAOS_KILLS", "3"))
+AWAY_S = 75.0
+"""Longer than anything gives the head up by default."""
 SEED = int(os.environ.get("CHAOS_SEED", "7"))
 LOSSES = {"cut off": Machine.cut, "mute": Machine.mute, "killed": Machine.kill}
 NOTICED = {
@@ -56,10 +63,17 @@ class Cluster:
         network: Network,
         rays: "dict[Machine, subprocess.Popen[bytes]]",
         stack: ExitStack,
+        *,
+        mesh_on_head: bool = True,
+        head_cpus: int = 2,
+        ray_env: Mapping[str, str] = NOTICED,
+        **config: Any,
     ) -> None:
         self._folder = folder
         self._rays = rays
         self._stack = stack
+        self._head_cpus = head_cpus
+        self._ray_files = folder / "ray"
         self.head, *self.others = network.machines
         self.database = stack.enter_context(PostgresServer())
         self.url = new_database(self.database)
@@ -68,7 +82,7 @@ class Cluster:
         llm = stack.enter_context(CutProxy(port, at=network.here))
         self._env = {
             **model.env,
-            **NOTICED,
+            **ray_env,
             "OPENAI_BASE_URL": f"http://{network.here}:{llm.port}/v1",
             "STORE_URL": store.url_of(self.url),
             "RAY_AUTH_MODE": "disabled",
@@ -76,13 +90,15 @@ class Cluster:
         for machine in network.machines:
             self.start_ray(machine)
         self.ledger = folder / "mesh" / "ledger.txt"
-        config = {
+        whole = {
             **ledger_config(self.ledger, folder / "mesh" / "failpoints"),
             "store": "${STORE_URL}",
             "host": "0.0.0.0",
+            **config,
         }
         env = {**self._env, "RAY_ADDRESS": f"{self.head.address}:6379"}
-        self.mesh = MeshProcess(folder / "mesh", config, env, on=self.head)
+        on = self.head if mesh_on_head else self.others[0]
+        self.mesh = MeshProcess(folder / "mesh", whole, env, on=on)
         stack.enter_context(running(self.mesh))
 
     def start_ray(self, machine: Machine) -> None:
@@ -90,7 +106,14 @@ class Cluster:
         ray = Path(sys.executable).with_name("ray")
         is_head = machine is self.head
         role = ["--head", "--port=6379"] if is_head else [f"--address={self.head.address}:6379"]
-        options = ["--block", "--num-cpus=2", f"--node-ip-address={machine.address}", "--disable-usage-stats"]
+        if is_head:
+            # The machines share their processes: Ray would take those of the others for its own, which it
+            # has left running here.
+            Path(self._ray_files, "ray_current_cluster").unlink(missing_ok=True)
+            role += ["--temp-dir", str(self._ray_files)]
+        cpus = self._head_cpus if is_head else 2
+        options = ["--block", f"--num-cpus={cpus}", f"--node-ip-address={machine.address}"]
+        options += ["--disable-usage-stats"]
         said = self._folder / f"{machine.name}.log"
         config = self._folder / machine.name / "haproxy.cfg"
         env = {
@@ -120,14 +143,25 @@ class Cluster:
         """Whether Ray ends there within a while."""
         return self._rays[machine].wait(WITHIN_S) is not None
 
+    def hosts(self) -> set[str]:
+        """The ids of the processes that have shards."""
+        return {host for (host,) in self.database.execute(self.url, "select distinct host from mesh.shard")}
+
     def is_spread(self, machines: int) -> bool:
         """Whether the keepers of so many machines have their share of the shards."""
         held = [count for (count,) in self.database.execute(self.url, HELD)]
         return len(held) == machines and sum(held) == 64 and held[0] >= 64 // machines
 
-    def asked(self, name: str) -> list[dict[str, str]]:
+    def has_edge(self, machine: Machine) -> bool:
+        """Whether the mesh answers at the HTTP edge of a machine."""
+        try:
+            return httpx.get(f"http://{machine.address}:{self.mesh.port}/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def asked(self, name: str, people: int = PEOPLE) -> list[dict[str, str]]:
         with Client(self.mesh.url) as client:
-            return [ask(client, f"{name} {number}") for number in range(PEOPLE)]
+            return [ask(client, f"{name} {number}") for number in range(people)]
 
     def approved(self, asked: list[dict[str, str]]) -> list[float]:
         """All approve at the same time, and are answered. How long each waited."""
@@ -142,12 +176,30 @@ class Cluster:
             return [*people.map(answered, asked)]
 
 
-@pytest.fixture
-def cluster(folder: Path, model: Model) -> Iterator[Cluster]:
+@contextmanager
+def new_cluster(folder: Path, model: Model, **options: Any) -> Iterator[Cluster]:
     with ExitStack() as stack:
         rays: dict[Machine, subprocess.Popen[bytes]] = {}
         stack.callback(lambda: [ray.wait(60) for ray in rays.values()])  # which end with the network
-        yield Cluster(folder, model, stack.enter_context(Network(3)), rays, stack)
+        yield Cluster(folder, model, stack.enter_context(Network(3)), rays, stack, **options)
+
+
+@pytest.fixture
+def cluster(folder: Path, model: Model) -> Iterator[Cluster]:
+    with new_cluster(folder, model) as found:
+        yield found
+
+
+@pytest.fixture
+def durable_cluster(folder: Path, model: Model) -> Iterator[Cluster]:
+    """Its head has nothing but Ray's control store, which it finds again when it is started again."""
+    stored = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / "control-store")}
+    waits = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
+    gateways = {"cluster": {"gateways": 3}}
+    with new_cluster(
+        folder, model, mesh_on_head=False, head_cpus=0, ray_env={**NOTICED, **stored, **waits}, **gateways
+    ) as found:
+        yield found
 
 
 def test_whatever_becomes_of_a_machine_each_question_is_answered_once(cluster: Cluster) -> None:
@@ -192,6 +244,43 @@ def test_what_waited_when_the_head_was_lost_is_answered_once_when_ray_was_starte
         f"before {person}" for person in range(PEOPLE)
     )
     until(lambda: cluster.is_spread(3), WITHIN_S)
+    assert cluster.database.execute(cluster.url, GAPS) == []
+
+
+def test_while_the_head_is_away_and_its_control_store_is_durable_everything_goes_on(
+    durable_cluster: Cluster,
+) -> None:
+    cluster = durable_cluster
+    until(lambda: cluster.is_spread(2), WITHIN_S)
+    with httpx.Client(base_url=cluster.mesh.url, timeout=60) as api, api.stream("GET", ALL_RESULTS) as stream:
+        waiting = cluster.asked("before", people=1)  # the other keeper has not called the node yet
+        cluster.end_ray(cluster.head)
+        begun = time.monotonic()
+        answered = [*waiting]
+        waited = cluster.approved(waiting)
+        while time.monotonic() < begun + AWAY_S:
+            answered += (asked := cluster.asked(f"away {len(answered)}"))
+            waited += cluster.approved(asked)
+        log.info("without the head: %d answers, p50 %.1f s, p99 %.1f s", len(waited), *quantiles(waited))
+        unheard = {each["conversation"] for each in answered}
+        for line in stream.iter_lines():
+            if line.startswith("data:"):
+                unheard.discard(json.loads(line.removeprefix("data:"))["conversation_id"])
+            if not unheard:
+                break
+    cluster.head.mend()
+    cluster.start_ray(cluster.head)
+    # Ray knows its actors again, and starts those again that die.
+    before = cluster.hosts()
+    assert cluster.mesh.status is None
+    keeper = next(p for p in psutil.process_iter() if "ray::KeeperActor" in " ".join(p.cmdline()))
+    keeper.kill()
+    until(lambda: cluster.is_spread(2) and cluster.hosts() != before, WITHIN_S)
+    answered += (asked := cluster.asked("after"))
+    cluster.approved(asked)
+    until(lambda: cluster.has_edge(cluster.head), WITHIN_S)  # so Serve is there again
+    assert len(cluster.ledger.read_text().splitlines()) == len(answered)
+    assert len({*cluster.ledger.read_text().splitlines()}) == len(answered)
     assert cluster.database.execute(cluster.url, GAPS) == []
 
 

@@ -40,7 +40,7 @@ def running(mesh: "MeshProcess") -> Iterator[None]:
         left = mesh.stop()
     finally:
         mesh.kill_all()
-    assert left == [], f"left behind: {left}"
+    assert left == [], f"left behind: {left}; the mesh said:\n{mesh.log.read_text()[-2000:]}"
 
 
 def edge_ports() -> dict[str, str]:
