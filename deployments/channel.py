@@ -57,6 +57,12 @@ once, because its kernel closes the connection."""
 
 _CANCEL = ""
 """The method of a frame that cancels the call with its id."""
+_PING = "ping"
+_PING_EVERY_S = 3.0
+"""While calls wait: a process that is stopped, or whose event loop is blocked, keeps its connections."""
+_MOST_UNANSWERED = 10
+"""So many pings in a row may have no answer. They are counted, and not timed: a caller that was stopped
+itself has not asked."""
 
 _log = logging.getLogger("mesh.channel")
 
@@ -203,6 +209,9 @@ class _ToEndpoint(_Connection):
         super().__init__()
         self.waiting: dict[int, asyncio.Future[bytes]] = {}
         self._secret = secret
+        self._pinging: asyncio.TimerHandle | None = None
+        self._unanswered = 0
+        self._unsent = 0
         self._answered = asyncio.Event()
         self._is_accepted = False
 
@@ -215,6 +224,10 @@ class _ToEndpoint(_Connection):
         connection."""
         await self._answered.wait()
         return self._is_accepted
+
+    def data_received(self, data: bytes) -> None:
+        self._unanswered = 0
+        super().data_received(data)
 
     def frame_received(self, frame: bytes) -> None:
         if not self._is_accepted:
@@ -232,12 +245,37 @@ class _ToEndpoint(_Connection):
         else:
             waiting.set_result(result.content)
 
+    def wait_for(self, number: int) -> asyncio.Future[bytes]:
+        """The result of a call, to come."""
+        loop = asyncio.get_running_loop()
+        self.waiting[number] = result = loop.create_future()
+        if self._pinging is None:
+            self._unanswered = 0
+            self._pinging = loop.call_later(_PING_EVERY_S, self._ping)
+        return result
+
+    def _ping(self) -> None:
+        self._pinging = None
+        if not self.waiting or self._transport is None:
+            return
+        if self._unanswered >= _MOST_UNANSWERED:
+            _log.warning("event=peer_stopped pings=%d calls=%d", self._unanswered, len(self.waiting))
+            self.abort()
+            return
+        unsent = self._transport.get_write_buffer_size()
+        if unsent == 0:
+            self._transport.write(_framed(_pack(_Call(-1, _PING, b""))))
+        if unsent == 0 or unsent >= self._unsent:  # it answers no ping that is behind a long call
+            self._unanswered += 1
+        self._unsent = unsent
+        self._pinging = asyncio.get_running_loop().call_later(_PING_EVERY_S, self._ping)
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._answered.set()
         for waiting in self.waiting.values():
             if not waiting.done():
-                waiting.set_exception(ConnectionLost("the process at the other end died"))
+                waiting.set_exception(ConnectionLost("the process at the other end died, or does not answer"))
 
 
 class Calls(Protocol):
@@ -270,8 +308,7 @@ class Channel:
         if len(frame) > MAX_FRAME:
             raise CallFailed(f"{method}: {len(content)} bytes are more than a call can carry ({MAX_FRAME})")
         connection = await self._connected()
-        result: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        connection.waiting[number] = result
+        result = connection.wait_for(number)
         try:
             await connection.send(frame)
             return await (asyncio.shield(result) if cancels else result)
@@ -374,12 +411,16 @@ class _FromCaller(_Connection):
         self._endpoint.unauthenticated.remove(self)
 
 
+async def _pong(_: bytes) -> bytes:
+    return b""
+
+
 class Endpoint:
     """The called actor's side: answers each call by the function of its method, in a task of its own. ``tls``
     as in `Channel`."""
 
     def __init__(self, methods: Mapping[str, Answer], tls: ssl.SSLContext | None = None) -> None:
-        self._methods = methods
+        self._methods = {**methods, _PING: _pong}
         self._tls = tls
         self._secret = secrets.token_bytes(16)
         self.unauthenticated = PendingConnections(MAX_UNAUTHENTICATED, GREET_WITHIN_S, _log)

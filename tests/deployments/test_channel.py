@@ -357,3 +357,52 @@ async def test_thousands_of_unauthenticated_connections_cost_no_memory_and_keep_
         # On top of the bound come those that the event loop has just accepted or not yet closed.
         assert descriptors < 3 * module.MAX_UNAUTHENTICATED
         assert process.memory_info().rss - before < 32 * 1024 * 1024
+
+
+STOPPED = """
+import asyncio
+from deployments.channel import Endpoint
+
+async def main():
+    async def never(_):
+        print("taken", flush=True)
+        await asyncio.Event().wait()
+    endpoint = Endpoint({"echo": never})
+    address = await endpoint.listen("127.0.0.1")
+    print(address.port, address.secret.hex(), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def other_process() -> Iterator[subprocess.Popen[str]]:
+    """A process with an endpoint, whose calls never end. It prints where it is, and when it took a call."""
+    with subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_a_call_of_a_process_that_is_stopped_is_lost_and_one_that_only_takes_long_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_PING_EVERY_S", 0.1)
+    with other_process() as process:
+        assert process.stdout is not None
+        port, secret = (await asyncio.to_thread(process.stdout.readline)).split()
+
+        async def locate() -> Address:
+            return Address("127.0.0.1", int(port), bytes.fromhex(secret))
+
+        channel = Channel(locate)
+        call = asyncio.create_task(channel.call("echo", b"x"))
+        assert await asyncio.to_thread(process.stdout.readline) == "taken\n"
+        done, _ = await asyncio.wait({call}, timeout=2 * module._MOST_UNANSWERED * module._PING_EVERY_S)
+        assert not done
+        psutil.Process(process.pid).suspend()
+        with pytest.raises(ConnectionLost, match="does not answer"):
+            await within(call)
+        channel.close()
