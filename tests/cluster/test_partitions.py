@@ -40,6 +40,13 @@ PEOPLE = 12
 WITHIN_S = 240.0
 ALL_RESULTS = "/events?type=tool_result"
 HELD = "select count(*) from mesh.shard where host <> '' group by host order by 1"
+ELSEWHERE = """
+    select c.id::text from mesh.conversation c
+    join mesh.shard s on s.agent = c.agent and s.number = c.shard
+    join mesh.host h on h.agent = s.agent and h.id = s.host
+    where h.address <> '{}'
+"""
+TALKED_S = 20.0
 KILLS = int(os.environ.get("CHAOS_KILLS", "3"))
 AWAY_S = 75.0
 """Longer than anything gives the head up by default."""
@@ -143,6 +150,36 @@ class Cluster:
         """Whether Ray ends there within a while."""
         return self._rays[machine].wait(WITHIN_S) is not None
 
+    def bring_back(self, machine: Machine) -> None:
+        """A machine that was lost gets Ray again, and a share of the shards."""
+        self.end_ray(machine)
+        machine.mend()
+        self.start_ray(machine)
+        until(lambda: self.is_spread(3), WITHIN_S)
+
+    def conversations_elsewhere(self, machine: Machine) -> list[str]:
+        """New conversations whose keepers are on other machines."""
+        with Client(self.mesh.url) as client:
+            ids = [client.post("/conversations", {})[1]["conversation"]["id"] for _ in range(4 * PEOPLE)]
+        elsewhere = {id for (id,) in self.database.execute(self.url, ELSEWHERE.format(machine.address))}
+        return [id for id in ids if id in elsewhere][:PEOPLE]
+
+    def talked(self, conversations: list[str]) -> list[float]:
+        """For a while people talk, each in a conversation. How long each turn took, in seconds."""
+        end = time.monotonic() + TALKED_S
+
+        def talk(id: str) -> list[float]:
+            took = []
+            with Client(self.mesh.url) as client:
+                while (begun := time.monotonic()) < end:
+                    _, body = client.post(f"/conversations/{id}/messages", {"message": "hello"})
+                    assert body["result"]["response"] == "echo: hello"
+                    took.append(time.monotonic() - begun)
+            return took
+
+        with ThreadPoolExecutor(PEOPLE) as people:
+            return [seconds for each in people.map(talk, conversations) for seconds in each]
+
     def hosts(self) -> set[str]:
         """The ids of the processes that have shards."""
         return {host for (host,) in self.database.execute(self.url, "select distinct host from mesh.shard")}
@@ -191,6 +228,14 @@ def cluster(folder: Path, model: Model) -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def replicated_cluster(folder: Path, model: Model) -> Iterator[Cluster]:
+    """A node and a gateway on each machine."""
+    agent = {"name": "writer", "type": "llm", "replicas": 3}
+    with new_cluster(folder, model, agent=agent, cluster={"gateways": 3}) as found:
+        yield found
+
+
+@pytest.fixture
 def durable_cluster(folder: Path, model: Model) -> Iterator[Cluster]:
     """Its head has nothing but Ray's control store, which it finds again when it is started again."""
     stored = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / "control-store")}
@@ -214,15 +259,29 @@ def test_whatever_becomes_of_a_machine_each_question_is_answered_once(cluster: C
         waited[kind] += cluster.approved(waiting)
         log.info("%d, %s: the longest wait was %.1f s", number, kind, max(waited[kind][-PEOPLE:]))
         until(lambda: cluster.is_spread(2), WITHIN_S)
-        cluster.end_ray(machine)
-        machine.mend()
-        cluster.start_ray(machine)
-        until(lambda: cluster.is_spread(3), WITHIN_S)
+        cluster.bring_back(machine)
     for kind, seconds in waited.items():
         log.info("%s: %d answers, p50 %.1f s, p99 %.1f s", kind, len(seconds), *quantiles(seconds))
     lines = cluster.ledger.read_text().splitlines()
     assert sorted(lines) == sorted(f"{n} {person}" for n in range(len(kinds)) for person in range(PEOPLE))
     assert cluster.database.execute(cluster.url, GAPS) == []
+
+
+def test_who_talks_to_a_keeper_of_another_machine_goes_on_while_one_is_lost(
+    replicated_cluster: Cluster,
+) -> None:
+    cluster = replicated_cluster
+    until(lambda: cluster.is_spread(3), WITHIN_S)
+    for kind, lose in LOSSES.items():
+        machine = random.Random(SEED).choice(cluster.others)
+        conversations = cluster.conversations_elsewhere(machine)
+        before = cluster.talked(conversations)
+        lose(machine)
+        during = cluster.talked(conversations)
+        figures = (len(before), *quantiles(before), len(during), *quantiles(during))
+        log.info("%s: before %d turns, p50 %.3f s, p99 %.3f s; during %d, %.3f s, %.3f s", kind, *figures)
+        until(lambda: cluster.is_spread(2), WITHIN_S)
+        cluster.bring_back(machine)
 
 
 def test_what_waited_when_the_head_was_lost_is_answered_once_when_ray_was_started_again(
