@@ -11,14 +11,16 @@ A handle is Ray's: it creates the actor, and calls it through Ray. A stub calls 
 channel, and is what all but the start of a mesh uses.
 """
 
+import asyncio
 import pkgutil
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import ActorDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from deployments import cluster
@@ -50,9 +52,13 @@ def keeper(blueprint: Blueprint, number: int, machine: str = "") -> Any:
 def node(blueprint: Blueprint, path: str, replica: int) -> Any:
     """The handle of a replica of a node of the tree."""
     placement = blueprint.nodes[path]
-    name = f"{_version(blueprint)}/node/{path}:{placement.name}/{replica}"
+    name = _node_name(blueprint, path, replica)
     placed = partial(_on_machine, path, replica) if placement.replicas > 1 else _spread
     return _handle(_NODE, name, blueprint, placed, path, **_requests(placement.resources))
+
+
+def _node_name(blueprint: Blueprint, path: str, replica: int) -> str:
+    return f"{_version(blueprint)}/node/{path}:{blueprint.nodes[path].name}/{replica}"
 
 
 def mcp_session(blueprint: Blueprint, server: McpServer, replica: int) -> Any:
@@ -68,9 +74,29 @@ def session_name(server: McpServer, replica: int) -> str:
     return f"{server.name}/{replica}" if server.replicas > 1 else server.name
 
 
-def forget() -> None:
-    """Discards all handles: they are of no use after this process has left Ray."""
+async def find_node(blueprint: Blueprint, path: str, replica: int) -> bool:
+    """Whether a replica of a node is there, and is found from then on without Ray's control store. Creates
+    none: it may have been ended for good."""
+    name = _node_name(blueprint, path, replica)
+    try:
+        found = await asyncio.to_thread(ray.get_actor, name, blueprint.namespace)
+        await found.address.remote()
+    except (RayError, ValueError):
+        return False
+    _handles.setdefault((blueprint.namespace, name), found)
+    return True
+
+
+def found_again(actors: Mapping[str, Any]) -> dict[str, Any]:
+    """New handles of those actors that are still there, in a process that has joined Ray anew."""
+    names = {id(handle): key for key, handle in _handles.items()}
     _handles.clear()
+    again: dict[str, Any] = {}
+    for shown, actor in actors.items():
+        namespace, name = key = names[id(actor)]
+        with suppress(ValueError):  # it is gone
+            again[shown] = _handles[key] = ray.get_actor(name, namespace)
+    return again
 
 
 def node_stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:
@@ -93,11 +119,12 @@ def _channel(handle: Callable[[], Any]) -> Channel:
     async def locate() -> Address:
         try:
             try:
-                address: Address = await handle().address.remote()
+                # Not on the event loop: it asks Ray's control store, which may be away.
+                address: Address = await (await asyncio.to_thread(handle)).address.remote()
             except ActorDiedError:
                 _handles.clear()  # the actor left for good: its name is free, and the next use creates one
-                address = await handle().address.remote()
-        except (ActorDiedError, ActorUnavailableError) as problem:
+                address = await (await asyncio.to_thread(handle)).address.remote()
+        except RayError as problem:
             raise ConnectionLost(f"the actor is not there: {type(problem).__name__}") from None
         return address
 

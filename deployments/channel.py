@@ -58,11 +58,15 @@ once, because its kernel closes the connection."""
 _CANCEL = ""
 """The method of a frame that cancels the call with its id."""
 _PING = "ping"
+"""The method of a frame that asks whether the process at the other end runs. Its id is negative, and tells
+how many bytes came before it."""
 _PING_EVERY_S = 3.0
 """While calls wait: a process that is stopped, or whose event loop is blocked, keeps its connections."""
 _MOST_UNANSWERED = 10
 """So many pings in a row may have no answer. They are counted, and not timed: a caller that was stopped
 itself has not asked."""
+_BYTES_BETWEEN_PINGS = 3_000_000
+"""Where it takes longer to send so much, a long call delays the answers too much."""
 
 _log = logging.getLogger("mesh.channel")
 
@@ -149,6 +153,11 @@ class _Connection(asyncio.Protocol):
             raise ConnectionLost("the connection is closed")
         self._transport.write(_framed(frame))
 
+    def write(self, frame: bytes) -> None:
+        """Sends a frame without waiting for the other end, unless the connection is closed."""
+        if self._transport is not None and self.is_open:
+            self._transport.write(_framed(frame))
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
@@ -211,7 +220,8 @@ class _ToEndpoint(_Connection):
         self._secret = secret
         self._pinging: asyncio.TimerHandle | None = None
         self._unanswered = 0
-        self._unsent = 0
+        self._sent = 0
+        self._arrived = 0
         self._answered = asyncio.Event()
         self._is_accepted = False
 
@@ -235,6 +245,8 @@ class _ToEndpoint(_Connection):
             self._answered.set()
             return
         result = _unpack_result(frame)
+        if result.id < 0:
+            self._arrived = -result.id - 1
         waiting = self.waiting.get(result.id)
         if waiting is None or waiting.done():
             return  # its caller gave up
@@ -244,6 +256,10 @@ class _ToEndpoint(_Connection):
             waiting.set_exception(CallFailed(result.failure))
         else:
             waiting.set_result(result.content)
+
+    async def send(self, frame: bytes) -> None:
+        self._sent += len(frame)
+        await super().send(frame)
 
     def wait_for(self, number: int) -> asyncio.Future[bytes]:
         """The result of a call, to come."""
@@ -258,16 +274,12 @@ class _ToEndpoint(_Connection):
         self._pinging = None
         if not self.waiting or self._transport is None:
             return
-        if self._unanswered >= _MOST_UNANSWERED:
+        if self._unanswered >= _MOST_UNANSWERED + (self._sent - self._arrived) // _BYTES_BETWEEN_PINGS:
             _log.warning("event=peer_stopped pings=%d calls=%d", self._unanswered, len(self.waiting))
             self.abort()
             return
-        unsent = self._transport.get_write_buffer_size()
-        if unsent == 0:
-            self._transport.write(_framed(_pack(_Call(-1, _PING, b""))))
-        if unsent == 0 or unsent >= self._unsent:  # it answers no ping that is behind a long call
-            self._unanswered += 1
-        self._unsent = unsent
+        self._unanswered += 1
+        self.write(_pack(_Call(-self._sent - 1, _PING, b"")))
         self._pinging = asyncio.get_running_loop().call_later(_PING_EVERY_S, self._ping)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -411,16 +423,12 @@ class _FromCaller(_Connection):
         self._endpoint.unauthenticated.remove(self)
 
 
-async def _pong(_: bytes) -> bytes:
-    return b""
-
-
 class Endpoint:
     """The called actor's side: answers each call by the function of its method, in a task of its own. ``tls``
     as in `Channel`."""
 
     def __init__(self, methods: Mapping[str, Answer], tls: ssl.SSLContext | None = None) -> None:
-        self._methods = {**methods, _PING: _pong}
+        self._methods = methods
         self._tls = tls
         self._secret = secrets.token_bytes(16)
         self.unauthenticated = PendingConnections(MAX_UNAUTHENTICATED, GREET_WITHIN_S, _log)
@@ -447,7 +455,9 @@ class Endpoint:
 
     def take(self, caller: "_FromCaller", call: _Call) -> None:
         """Starts to answer a call, or cancels one."""
-        if call.method != _CANCEL:
+        if call.method == _PING:
+            caller.write(_pack(_Result(call.id, b"")))
+        elif call.method != _CANCEL:
             task = caller.calls[call.id] = asyncio.create_task(self._run(caller, call))
             self._tasks.add(task)  # a connection may be gone before the calls that came on it have ended
             task.add_done_callback(self._tasks.discard)

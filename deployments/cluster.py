@@ -145,11 +145,17 @@ def other_edge() -> str:
     import ray
     from ray import serve
 
-    having = serve.status().proxies.keys()
-    here = ray.get_runtime_context().get_node_id()
-    nodes = [node for node in ray.nodes() if node["NodeID"] in having]  # type: ignore[no-untyped-call]
-    others = [str(node["NodeManagerAddress"]) for node in nodes if node["Alive"]]
-    return others[0] if others and here not in having else ""
+    having = {id for id, status in serve.status().proxies.items() if status == "HEALTHY"}
+    if ray.get_runtime_context().get_node_id() in having:
+        return ""
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    addresses = {
+        node["NodeID"]: str(node["NodeManagerAddress"]) for node in nodes if node["NodeID"] in having
+    }
+    taking = [
+        addresses[id] for id in machines() if id in addresses
+    ]  # rather than a head that takes no actors
+    return next(iter([*taking, *addresses.values()]), "")
 
 
 def has_serve() -> bool:

@@ -2,9 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from deployments.blueprint import blueprint_of
@@ -35,8 +33,6 @@ class DeployedAgent:
         self.path = path_of(config.name, alone=alone)
         self.blueprint = blueprint_of(config, one_machine=one_machine)
         self.actors: dict[str, Any] = {}
-        self._find: dict[str, Callable[[], Any]] = {}
-        """How each of them is found by its name, or created."""
         self.closable: set[str] = set()
         self._keepers: set[str] = set()
         self._keeper_on: dict[str, str] = {}
@@ -62,11 +58,11 @@ class DeployedAgent:
                 self._add_keeper(number)
         for server in self.config.servers:
             for replica in range(server.replicas):
-                session = partial(addresses.mcp_session, blueprint, server, replica)
+                session = addresses.mcp_session(blueprint, server, replica)
                 self._add(f"mcp {addresses.session_name(server, replica)}", session, closes=True)
         for path, placement in blueprint.nodes.items():
             for replica in range(placement.replicas):
-                node = partial(addresses.node, blueprint, path, replica)
+                node = addresses.node(blueprint, path, replica)
                 self._add(f"node {path} {placement.name}/{replica}", node)
 
     def follow_machines(self) -> None:
@@ -101,7 +97,7 @@ class DeployedAgent:
         from deployments import addresses
 
         self._made_keepers += 1
-        keeper = partial(addresses.keeper, self.blueprint, number, machine)
+        keeper = addresses.keeper(self.blueprint, number, machine)
         name = self._add(f"keeper {number}", keeper, closes=True)
         self._keepers.add(name)
         return name
@@ -125,16 +121,15 @@ class DeployedAgent:
         return f"{edge}{self.path}".rstrip("/")
 
     def find_actors_again(self) -> None:
-        """Gets new handles, in a process that has joined the cluster anew."""
+        """Gets new handles of those that are still there, in a process that has joined the cluster anew."""
         from deployments import addresses
 
-        addresses.forget()
-        self.actors = {name: self._find[name]() for name in self.actors}
+        self.actors = addresses.found_again(self.actors)
+        self.closable &= self.actors.keys()
 
-    def _add(self, name: str, find: Callable[[], Any], *, closes: bool = False) -> str:
+    def _add(self, name: str, actor: Any, *, closes: bool = False) -> str:
         full = f"{self._prefix}{name}"
-        self._find[full] = find
-        self.actors[full] = find()
+        self.actors[full] = actor
         if closes:
             self.closable.add(full)
         return full

@@ -28,6 +28,7 @@ from mesh.config.model import Config
 _log = logging.getLogger("mesh.driver")
 _START_WITHIN_S = 120.0
 _START_EACH_S = 3.0
+_OWN_EDGE_WITHIN_S = 10.0
 _POLL_S = 0.2
 _CLOSE_WITHIN_S = 4.0
 _GONE_WITHIN_S = 0.5
@@ -129,7 +130,7 @@ class Mesh:
                 ray.kill(actor)
             if leaves_serve and self._started_serve:
                 cluster.shut_down_serve(ours)  # last, as it may take long
-        except ray.exceptions.RayError as problem:
+        except (ray.exceptions.RayError, CannotStart) as problem:
             # The signal that stops us may have reached Ray's processes too.
             self._console.print(
                 f"[dim]mesh:[/] Ray is gone already ({type(problem).__name__})", highlight=False
@@ -137,8 +138,8 @@ class Mesh:
         ray.shutdown()
 
     def _join_again(self) -> None:
-        """Ray's client library (ray 2.60) hears no more of actors after the head was started again, and would
-        wait for them where they were before."""
+        """A driver (ray 2.60) hears no more of actors after the head was started again, and would wait for them
+        where they were before. Actors do hear of each other."""
         import ray
 
         ray.shutdown()
@@ -283,22 +284,25 @@ class Mesh:
         """Waits until the edge answers: Serve reports that it runs a moment before its edge routes to it."""
         import httpx2
 
-        deadline = time.monotonic() + _START_WITHIN_S
-        if not self.is_ours and edge.is_open(self._host):
-            self.reached = cluster.other_edge() or self._host
-        waiting = list(dict.fromkeys([self._edge, *(agent.url(self._edge) for agent in self._agents)]))
-        while waiting and time.monotonic() < deadline and not stop.is_set():
+        begun = time.monotonic()
+        waiting = list(dict.fromkeys(["/ready", *(f"{agent.url('')}/ready" for agent in self._agents)]))
+        while waiting and time.monotonic() < begun + _START_WITHIN_S and not stop.is_set():
             try:
-                if httpx2.get(f"{waiting[0]}/ready", timeout=5).status_code == 200:
+                if httpx2.get(f"{self._edge}{waiting[0]}", timeout=5).status_code == 200:
                     waiting.pop(0)
                     continue
             except httpx2.TransportError:
-                pass
+                if self._may_use_another_edge and time.monotonic() > begun + _OWN_EDGE_WITHIN_S:
+                    self.reached = cluster.other_edge() or self._host
             time.sleep(0.05)
         if waiting and not stop.is_set():
             raise CannotStart(
-                f"{waiting[0]}/ready does not answer after {_START_WITHIN_S:g} s; {_logs(self.logs)}"
+                f"{self._edge}{waiting[0]} does not answer after {_START_WITHIN_S:g} s; {_logs(self.logs)}"
             )
+
+    @property
+    def _may_use_another_edge(self) -> bool:
+        return not self.is_ours and edge.is_open(self._host)
 
     @property
     def _actors(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _RAY_WAITS = "RAY_gcs_rpc_server_reconnect_timeout_s"
 """Ray's setting for how long its processes wait for a head that is away. A head whose control store is
 durable may come back within that time."""
 _RAY_WAITS_S = 60.0
-_BEFORE_RAY_S = 5.0
+_BEFORE_RAY_S = 15.0
 """So much earlier than Ray's client library ends this process, which says less, we end it ourselves."""
 
 _log = logging.getLogger("mesh.driver")
@@ -157,8 +157,14 @@ def _drive(mesh: Mesh, supervisor: Connection, stop: threading.Event) -> None:
     supervisor.send(MeshReady(mesh.reached))
     if not mesh.is_ours:
         # In a thread of its own, because Ray may keep it waiting when its head does not answer.
-        threading.Thread(target=_follow_machines, args=(mesh, stop), name="machines", daemon=True).start()
-    _await_end(mesh, stop)
+        following = threading.Thread(target=_follow_machines, args=(mesh, stop), name="machines", daemon=True)
+        following.start()
+    try:
+        _await_end(mesh, stop)
+    finally:
+        stop.set()
+        if not mesh.is_ours:  # it must not use Ray while the mesh leaves it
+            following.join(_NOTICE_STOP_WITHIN_S)
 
 
 def _follow_machines(mesh: Mesh, stop: threading.Event) -> None:
@@ -175,7 +181,7 @@ def _await_end(mesh: Mesh, stop: threading.Event) -> None:
     """Waits until it is told to stop. Raises `MeshError` when a cluster that was joined is gone; the daemons
     of a Ray of our own are the supervisor's business."""
     silent_since: float | None = None
-    gone_after_s = float(os.environ.get(_RAY_WAITS, _RAY_WAITS_S)) - _BEFORE_RAY_S
+    gone_after_s = max(_PROBE_EVERY_S, float(os.environ.get(_RAY_WAITS) or _RAY_WAITS_S) - _BEFORE_RAY_S)
     while not stop.wait(_PROBE_EVERY_S):
         why = mesh.why_unreachable()
         if not why:

@@ -113,9 +113,7 @@ class RayBackend:
         probes: dict[str, Awaitable[Any]] = {
             **await self._keeper_probes(),
             **{
-                f"node {path} {placement.name}/{replica}": addresses.node(
-                    blueprint, path, replica
-                ).ready.remote()
+                f"node {path} {placement.name}/{replica}": self._node_ready(path, replica)
                 for path, placement in blueprint.nodes.items()
                 for replica in range(placement.replicas)
             },
@@ -129,6 +127,11 @@ class RayBackend:
             *(asyncio.wait_for(probe, _PROBE_S) for probe in probes.values()), return_exceptions=True
         )
         return [name for name, found in zip(probes, answers, strict=True) if isinstance(found, BaseException)]
+
+    async def _node_ready(self, path: str, replica: int) -> None:
+        # Not on the event loop: it asks Ray's control store, which may be away.
+        node = await asyncio.to_thread(addresses.node, self._blueprint, path, replica)
+        await node.ready.remote()
 
     async def _keeper_probes(self) -> dict[str, Awaitable[Any]]:
         """Questions to the keepers that have the shards, which are to be those of this deployment, or of a
@@ -216,17 +219,6 @@ class NodeReplicas:
                 return self._replicas[number]
         raise Unavailable(f"none of the {number_of_them} replicas of the node answers")
 
-    async def find(self) -> None:
-        """Returns when each of them has answered. Only Ray's control store knows where one listens, and it
-        may be away later: the calls after this one do not need it."""
-        await asyncio.gather(*map(self._find, range(len(self._replicas))))
-
-    async def _find(self, number: int) -> None:
-        for delay_s in _ASKED_AGAIN.delays():
-            if await self._answers(number):
-                return
-            await asyncio.sleep(delay_s)
-
     async def _answers(self, number: int) -> bool:
         # Each time: it costs a hundredth of what the call that follows does, which would wait for a process
         # that is stopped as long as a turn may last.
@@ -247,6 +239,8 @@ class RemoteNode:
     """`NodeService` by calls to the actors of one node, its replicas in turn."""
 
     def __init__(self, blueprint: Blueprint, path: str) -> None:
+        self._blueprint = blueprint
+        self._path = path
         self._carriers: dict[Activation, NodeService] = {}
         replicas = max(1, blueprint.nodes[path].replicas)
         self._replicas = NodeReplicas([node_stub(blueprint, path, number) for number in range(replicas)])
@@ -256,8 +250,17 @@ class RemoteNode:
         return await self.run(turn)
 
     async def find(self) -> None:
-        """See `NodeReplicas.find`."""
-        await self._replicas.find()
+        """Returns when each replica that is always there has been found. Where it listens, only Ray's control
+        store knows, which may be away later: the calls after this one do not need it."""
+        blueprint = self._blueprint
+        replicas = 0 if blueprint.leaves else blueprint.nodes[self._path].replicas
+        await asyncio.gather(*map(self._find, range(replicas)))
+
+    async def _find(self, replica: int) -> None:
+        for delay_s in _ASKED_AGAIN.delays():
+            if await addresses.find_node(self._blueprint, self._path, replica):
+                return
+            await asyncio.sleep(delay_s)
 
     async def run(self, turn: PassInput) -> PassOutput:
         carrier = self._carriers[turn.activation] = await self._replicas.next()
@@ -318,7 +321,7 @@ class RemoteTree:
         self._nodes: dict[tuple[str, str], RemoteNode] = {}
 
     async def find(self) -> None:
-        """Finds the root of the newest version; see `NodeReplicas.find`."""
+        """Finds the root of the newest version; see `RemoteNode.find`."""
         await (await self._node(self._blueprint.digest, ROOT.path)).find()
 
     async def run(self, turn: PassInput) -> PassOutput:

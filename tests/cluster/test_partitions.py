@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from tests.cluster.client import Client
@@ -332,12 +331,16 @@ def test_while_the_head_is_away_and_its_control_store_is_durable_everything_goes
     # Ray knows its actors again, and starts those again that die.
     before = cluster.hosts()
     assert cluster.mesh.status is None
-    keeper = next(p for p in psutil.process_iter() if "ray::KeeperActor" in " ".join(p.cmdline()))
-    keeper.kill()
+    next(p for machine in cluster.others for p in machine.find("ray::KeeperActor")).kill()
     until(lambda: cluster.is_spread(2) and cluster.hosts() != before, WITHIN_S)
     answered += (asked := cluster.asked("after"))
     cluster.approved(asked)
     until(lambda: cluster.has_edge(cluster.head), WITHIN_S)  # so Serve is there again
+    for name in ("ray::NodeActor", "ray::McpSession"):
+        for process in (p for machine in cluster.others for p in machine.find(name)):
+            process.kill()
+        answered += (asked := cluster.asked(f"after {name} was killed"))
+        cluster.approved(asked)
     assert len(cluster.ledger.read_text().splitlines()) == len(answered)
     assert len({*cluster.ledger.read_text().splitlines()}) == len(answered)
     assert cluster.database.execute(cluster.url, GAPS) == []

@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+import psutil
 import pytest
 
 _WITHIN_S = 60
@@ -47,6 +48,16 @@ class Machine:
         """It hears the others, and nothing that it says leaves it."""
         for other in self._others:
             _run(*self.command("ip", "route", "add", "blackhole", f"{other}/32"))
+
+    def find(self, part_of_command: str) -> list[psutil.Process]:
+        """Its processes whose command lines have this in them."""
+        found = []
+        for pid in map(int, _run("ip", "netns", "pids", self.name).split()):
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if part_of_command in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
     def kill(self) -> None:
         """All of its processes end at once."""
