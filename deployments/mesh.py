@@ -138,8 +138,8 @@ class Mesh:
         ray.shutdown()
 
     def _join_again(self) -> None:
-        """A driver (ray 2.60) hears no more of actors after the head was started again, and would wait for them
-        where they were before. Actors do hear of each other."""
+        """A driver (ray 2.60) hears no more of actors after the head was started again, and would wait for
+        them where they were before. Actors do hear of each other."""
         import ray
 
         ray.shutdown()

@@ -62,6 +62,8 @@ _PROBE_S = 2.0
 """How long `RayBackend.unready` waits for each actor: a few seconds are what load balancers wait."""
 _ASKED_AGAIN = Backoff(first_s=1.0, longest_s=15.0)
 """When a replica that did not answer is asked again."""
+_ASKS_ANOTHER_S = 0.2
+"""How long the caller of a node with replicas waits for one before it asks another one as well."""
 _GRACE_S = 5.0
 """How much longer than its own bound a call to a session's actor may take: so that the session's own error,
 which says more, arrives first."""
@@ -205,19 +207,46 @@ class NodeReplicas:
     def __init__(self, replicas: Sequence[NodeService]) -> None:
         self._replicas = replicas
         self._silent: SilentPeers[int] = SilentPeers(_ASKED_AGAIN, time.monotonic)
+        self._asking: set[asyncio.Task[bool]] = set()
         self._turns = count()
 
     async def next(self) -> NodeService:
-        """The next one that answers; if it is the only one, that. Raises `Unavailable`."""
+        """The next one that answers; if it is the only one, that. While one takes its time, others are asked
+        as well. Raises `Unavailable`."""
         number_of_them, first = len(self._replicas), next(self._turns)
         if number_of_them == 1:
             return self._replicas[0]
         numbers = [(first + each) % number_of_them for each in range(number_of_them)]
         silent = self._silent.ids()
+        asked: dict[asyncio.Task[bool], int] = {}
         for number in sorted(numbers, key=lambda each: each in silent):
-            if await self._answers(number):
-                return self._replicas[number]
+            asked[self._ask(number)] = number
+            if found := await self._first(asked, _ASKS_ANOTHER_S):
+                return found
+        if found := await self._first(asked, None):
+            return found
         raise Unavailable(f"none of the {number_of_them} replicas of the node answers")
+
+    def _ask(self, number: int) -> asyncio.Task[bool]:
+        # It goes on when another one has answered, so that it is known who is silent.
+        task = asyncio.create_task(self._answers(number))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        return task
+
+    async def _first(
+        self, asked: dict[asyncio.Task[bool], int], within_s: float | None
+    ) -> NodeService | None:
+        """The first that answers within this time. Those that do not are taken out of ``asked``."""
+        while asked:
+            done, _ = await asyncio.wait(asked, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return None
+            for task in done:
+                number = asked.pop(task)
+                if task.result():
+                    return self._replicas[number]
+        return None
 
     async def _answers(self, number: int) -> bool:
         # Each time: it costs a hundredth of what the call that follows does, which would wait for a process

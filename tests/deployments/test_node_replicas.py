@@ -123,3 +123,12 @@ async def test_where_none_answers_none_is_called_and_the_first_that_does_again_i
 
 async def _is(truth: bool) -> bool:
     return truth
+
+
+async def test_who_calls_does_not_wait_until_one_that_is_silent_is_given_up(
+    actors: list[Actor], replicas: NodeReplicas
+) -> None:
+    actors[0].answers.clear()
+    found = await replicas.next()
+    assert replicas._silent.ids() == set(), "it waited until the first was given up"
+    assert (await found.run(TURN)).text == "second"
