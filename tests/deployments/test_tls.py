@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deployments import channel as module
 from deployments.channel import GREET_WITHIN_S, Address, Channel, ConnectionLost, Endpoint
 from deployments.tls import is_on, tls_of
 from tests.worlds.certificates import ray_tls
@@ -20,10 +21,11 @@ async def echo(content: bytes) -> bytes:
 
 
 class Wire:
-    """A relay before an endpoint, which remembers what passes."""
+    """A relay before an endpoint, which remembers what passes. ``pause_s``: so long after each 64 KB."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, pause_s: float = 0.0) -> None:
         self._endpoint = endpoint
+        self._pause_s = pause_s
         self.passed = b""
         self.secret = b""
 
@@ -36,6 +38,7 @@ class Wire:
             while data := await source.read(65536):
                 self.passed += data
                 to.write(data)
+                await asyncio.sleep(self._pause_s)
             to.close()
 
         relays: set[asyncio.Task[None]] = set()
@@ -152,3 +155,27 @@ async def test_calls_to_a_host_that_does_not_answer_any_more_end_when_its_channe
 )
 def test_ray_says_whether_it_is_on(value: str, expected: bool) -> None:
     assert is_on({"RAY_USE_TLS": value}) is expected and not is_on({})
+
+
+async def test_a_long_call_over_a_slow_network_is_not_taken_for_a_process_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What waits to be sent is below TLS, where nothing tells how much that is.
+    monkeypatch.setattr(module, "_PING_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "_BYTES_BETWEEN_PINGS", 10_000)
+    tls = tls_of(ray_tls(tmp_path))
+
+    async def length(content: bytes) -> bytes:
+        return b"%d" % len(content)
+
+    wire = Wire(Endpoint({"length": length}, tls.server), pause_s=0.02)
+    async with wire.listening() as address:
+
+        async def locate() -> Address:
+            return address
+
+        channel = Channel(locate, tls.client)
+        try:
+            assert await asyncio.wait_for(channel.call("length", bytes(4_000_000)), 60) == b"4000000"
+        finally:
+            channel.close()
