@@ -15,6 +15,7 @@ import asyncio
 import pkgutil
 import zlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ _CONCURRENT_CALLS = 20_000
 people, and the gateways bound what comes in."""
 
 _handles: dict[tuple[str, str], Any] = {}
+_asking_ray = ThreadPoolExecutor(4, "asking-ray")
 
 
 def keeper(blueprint: Blueprint, number: int, machine: str = "") -> Any:
@@ -79,18 +81,23 @@ async def find_node(blueprint: Blueprint, path: str, replica: int) -> bool:
     none: it may have been ended for good."""
     name = _node_name(blueprint, path, replica)
     try:
-        found = await asyncio.to_thread(ray.get_actor, name, blueprint.namespace)
+        found = await asked(partial(ray.get_actor, name, blueprint.namespace))
         await found.address.remote()
     except (RayError, ValueError):
         return False
-    _handles.setdefault((blueprint.namespace, name), found)
+    _handles[blueprint.namespace, name] = found
     return True
+
+
+async def asked(ray_call: Callable[[], Any]) -> Any:
+    """The result of a call of Ray's that may ask its control store, and wait a minute if that is away: not on
+    the event loop, and not in the threads that others wait for."""
+    return await asyncio.get_running_loop().run_in_executor(_asking_ray, ray_call)
 
 
 def found_again(actors: Mapping[str, Any]) -> dict[str, Any]:
     """New handles of those actors that are still there, in a process that has joined Ray anew."""
-    names = {id(handle): key for key, handle in _handles.items()}
-    _handles.clear()
+    names = {id(handle): key for key, handle in list(_handles.items())}
     again: dict[str, Any] = {}
     for shown, actor in actors.items():
         namespace, name = key = names[id(actor)]
@@ -118,17 +125,22 @@ def _channel(handle: Callable[[], Any]) -> Channel:
 
     async def locate() -> Address:
         try:
+            found = await asked(handle)
             try:
-                # Not on the event loop: it asks Ray's control store, which may be away.
-                address: Address = await (await asyncio.to_thread(handle)).address.remote()
+                address: Address = await found.address.remote()
             except ActorDiedError:
-                _handles.clear()  # the actor left for good: its name is free, and the next use creates one
-                address = await (await asyncio.to_thread(handle)).address.remote()
-        except RayError as problem:
+                _discard(found)  # the actor left for good: its name is free, and the next use creates one
+                address = await (await asked(handle)).address.remote()
+        except (RayError, ValueError) as problem:
             raise ConnectionLost(f"the actor is not there: {type(problem).__name__}") from None
         return address
 
     return Channel(locate, client_tls())
+
+
+def _discard(handle: Any) -> None:
+    for key in [key for key, known in list(_handles.items()) if known is handle]:
+        _handles.pop(key, None)
 
 
 def _version(blueprint: Blueprint) -> str:
@@ -176,8 +188,8 @@ def _handle(
 ) -> Any:
     """``placed`` says where, if the actor is not there yet."""
     key = blueprint.namespace, name
-    if key in _handles:
-        return _handles[key]
+    if known := _handles.get(key):
+        return known
     remote: Any = ray.remote(pkgutil.resolve_name(import_path)).options(
         name=name,
         namespace=blueprint.namespace,
@@ -189,5 +201,5 @@ def _handle(
         enable_task_events=False,  # measured: task events cost 10 to 15 % of an actor's CPU
         **{"num_cpus": cluster.A_LITTLE_CPU, **options},
     )
-    _handles[key] = remote.remote(blueprint, *args)
-    return _handles[key]
+    _handles[key] = made = remote.remote(blueprint, *args)
+    return made

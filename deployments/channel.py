@@ -34,6 +34,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Protocol, cast
@@ -258,8 +259,8 @@ class _ToEndpoint(_Connection):
             waiting.set_result(result.content)
 
     async def send(self, frame: bytes) -> None:
-        self._sent += len(frame)
         await super().send(frame)
+        self._sent += len(frame)
 
     def wait_for(self, number: int) -> asyncio.Future[bytes]:
         """The result of a call, to come."""
@@ -272,6 +273,7 @@ class _ToEndpoint(_Connection):
 
     def _ping(self) -> None:
         self._pinging = None
+        self.write(_pack(_Call(-self._sent - 1, _PING, b"")))  # also to learn what has arrived
         if not self.waiting or self._transport is None:
             return
         if self._unanswered >= _MOST_UNANSWERED + (self._sent - self._arrived) // _BYTES_BETWEEN_PINGS:
@@ -279,7 +281,6 @@ class _ToEndpoint(_Connection):
             self.abort()
             return
         self._unanswered += 1
-        self.write(_pack(_Call(-self._sent - 1, _PING, b"")))
         self._pinging = asyncio.get_running_loop().call_later(_PING_EVERY_S, self._ping)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -320,13 +321,15 @@ class Channel:
         if len(frame) > MAX_FRAME:
             raise CallFailed(f"{method}: {len(content)} bytes are more than a call can carry ({MAX_FRAME})")
         connection = await self._connected()
-        result = connection.wait_for(number)
+        result, is_sent = connection.wait_for(number), False
         try:
             await connection.send(frame)
+            is_sent = True
             return await (asyncio.shield(result) if cancels else result)
         except asyncio.CancelledError:
-            if cancels and not result.done():
-                await connection.send(_pack(_Call(number, _CANCEL, b"")))
+            if cancels and is_sent and not result.done():
+                with suppress(ConnectionLost):
+                    await connection.send(_pack(_Call(number, _CANCEL, b"")))
                 # Without a bound here, as long as what must not be broken off there takes, which has its own.
                 await asyncio.wait({result}, timeout=end_within_s)
             raise

@@ -24,11 +24,13 @@ from deployments.blueprint import demand
 from deployments.cluster import CannotStart
 from deployments.deployed_agent import DeployedAgent
 from mesh.config.model import Config
+from mesh.runtime.logs import fields
 
 _log = logging.getLogger("mesh.driver")
 _START_WITHIN_S = 120.0
 _START_EACH_S = 3.0
 _OWN_EDGE_WITHIN_S = 10.0
+_LOOK_EVERY_S = 2.0
 _POLL_S = 0.2
 _CLOSE_WITHIN_S = 4.0
 _GONE_WITHIN_S = 0.5
@@ -285,6 +287,7 @@ class Mesh:
         import httpx2
 
         begun = time.monotonic()
+        look_at = begun + _OWN_EDGE_WITHIN_S
         waiting = list(dict.fromkeys(["/ready", *(f"{agent.url('')}/ready" for agent in self._agents)]))
         while waiting and time.monotonic() < begun + _START_WITHIN_S and not stop.is_set():
             try:
@@ -292,8 +295,9 @@ class Mesh:
                     waiting.pop(0)
                     continue
             except httpx2.TransportError:
-                if self._may_use_another_edge and time.monotonic() > begun + _OWN_EDGE_WITHIN_S:
-                    self.reached = cluster.other_edge() or self._host
+                if self._may_use_another_edge and time.monotonic() > look_at:
+                    look_at = time.monotonic() + _LOOK_EVERY_S
+                    self.reached = self._other_edge()
             time.sleep(0.05)
         if waiting and not stop.is_set():
             raise CannotStart(
@@ -303,6 +307,17 @@ class Mesh:
     @property
     def _may_use_another_edge(self) -> bool:
         return not self.is_ours and edge.is_open(self._host)
+
+    def _other_edge(self) -> str:
+        """The host whose edge is to be used now, as far as Serve says one."""
+        from ray.exceptions import RayError
+        from ray.serve.exceptions import RayServeException
+
+        try:
+            return cluster.other_edge() or self._host
+        except (RayError, RayServeException, RuntimeError) as problem:
+            _log.warning("event=edges_unknown %s", fields(why=problem))
+            return self.reached
 
     @property
     def _actors(self) -> dict[str, Any]:

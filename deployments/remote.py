@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
 
@@ -131,8 +132,7 @@ class RayBackend:
         return [name for name, found in zip(probes, answers, strict=True) if isinstance(found, BaseException)]
 
     async def _node_ready(self, path: str, replica: int) -> None:
-        # Not on the event loop: it asks Ray's control store, which may be away.
-        node = await asyncio.to_thread(addresses.node, self._blueprint, path, replica)
+        node = await addresses.asked(partial(addresses.node, self._blueprint, path, replica))
         await node.ready.remote()
 
     async def _keeper_probes(self) -> dict[str, Awaitable[Any]]:
@@ -254,7 +254,8 @@ class NodeReplicas:
         try:
             await self._replicas[number].alive()
         except Unavailable:
-            self._silent.note(number)
+            if number not in self._silent.ids():  # others may have asked at the same time
+                self._silent.note(number)
             return False
         self._silent.forget(number)
         return True
