@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 GONE_WITHIN_S = 180.0
 """A head that keeps its state may come back, so it is waited for."""
+_STARTS = 4
 _PORTS = ("port", "ray-client-server-port", "dashboard-agent-listen-port", "dashboard-port")
 
 
@@ -72,27 +73,41 @@ def machine(folder: Path, address: str, resources: dict[str, float], env: dict[s
     """One more machine of a Ray, which has these resources; it is on this one."""
     ray = str(Path(sys.executable).with_name("ray"))
     options = [f"--address={address}", "--num-cpus=1", f"--resources={json.dumps(resources)}"]
-    with (folder / "machine.log").open("wb") as log:
-        node = subprocess.Popen(
-            [ray, "start", "--block", "--disable-usage-stats", *options],
-            env={**os.environ, "RAY_SERVE_ENABLE_HA_PROXY": "1", **env},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    said = folder / "machine.log"
+
+    def started() -> subprocess.Popen[bytes]:
+        with said.open("wb") as log:
+            node = subprocess.Popen(
+                [ray, "start", "--block", "--disable-usage-stats", *options],
+                env={**os.environ, "RAY_SERVE_ENABLE_HA_PROXY": "1", **env},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until(lambda: b"Ray runtime started" in said.read_bytes() or node.poll() is not None)
+        return node
+
+    node = started()
+    for _ in range(_STARTS):
+        if node.poll() is None:
+            break
+        # On a busy machine Ray gives up after half a minute. Who runs it starts it again.
+        _end(node)
+        node = started()
     try:
+        assert node.poll() is None, said.read_text(errors="replace")[-4000:]
         yield
-    except BaseException as error:
-        log_of_it = (folder / "machine.log").read_text(errors="replace")
-        error.add_note(f"The other machine (exit status {node.poll()}) logged:\n{log_of_it[-4000:]}")
-        raise
     finally:
         with suppress(subprocess.TimeoutExpired):
             node.terminate()
             node.wait(10)
-        with suppress(ProcessLookupError):
-            os.killpg(node.pid, signal.SIGKILL)
-        node.wait(10)
+        _end(node)
+
+
+def _end(node: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(node.pid, signal.SIGKILL)
+    node.wait(10)
 
 
 def test_a_mesh_joins_a_running_ray_with_tls_and_a_token_and_leaves_it_as_it_was(
