@@ -133,13 +133,13 @@ class Supervisor:
             case StepDone(logs):
                 self._logs = logs or self._logs
                 self._relay.follow([self._scratch, Path(self._logs)] if self._logs else [self._scratch])
-            case MeshReady(host) if self._restarts:
-                mesh.reached = host
-                took = time.monotonic() - self._restarts[-1]
-                self._relay.log(logging.INFO, f"event=ray_restarted {fields(seconds=round(took, 1))}")
             case MeshReady(host):
                 mesh.reached = host
-                self._was_ready = True
+                if self._restarts:
+                    took = time.monotonic() - self._restarts[-1]
+                    self._relay.log(logging.INFO, f"event=ray_restarted {fields(seconds=round(took, 1))}")
+                else:
+                    self._was_ready = True
             case DriverFailed(why):
                 raise _failure(mesh, why, can_be_tried_again=self._was_ready)
 

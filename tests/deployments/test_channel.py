@@ -353,7 +353,7 @@ async def test_thousands_of_unauthenticated_connections_cost_no_memory_and_keep_
                 await asyncio.wait({strangers}, timeout=0.02)
             await strangers
         over.set()
-        assert await asyncio.wait_for(calling, 60) >= 1
+        assert await asyncio.wait_for(calling, 60) > 10
         # On top of the bound come those that the event loop has just accepted or not yet closed.
         assert descriptors < 3 * module.MAX_UNAUTHENTICATED
         assert process.memory_info().rss - before < 32 * 1024 * 1024
