@@ -38,7 +38,7 @@ from tests.worlds.postgres import PostgresServer
 
 CONVERSATIONS = 1_000_000
 FEWER = 50_000
-COPIED = 5_000
+COPIED = 20_000
 STARTED = 100_000
 OPEN_TURNS = 1_000
 SHARDS = 64

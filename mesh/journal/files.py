@@ -24,7 +24,7 @@ from mesh.core.events import AnyEvent, encode
 from mesh.disk.atomic import reason, replace
 from mesh.disk.fence import Fences
 from mesh.journal.append_queue import AppendQueue, QueuedAppend
-from mesh.journal.listing import JournalEdges
+from mesh.journal.listing import ListingEntry, entry_at_rest
 from mesh.journal.on_disk import JournalEnd, JournalFiles
 from mesh.journal.port import Append, check_end
 
@@ -66,10 +66,10 @@ class FileJournal:
             _WaitingAppend(key=append.conversation_id, shard=shard, epoch=epoch, append=append, lines=lines)
         )
 
-    async def read(self, conversation_id: str) -> list[AnyEvent]:
+    async def read(self, conversation_id: str, *, durably: bool = True) -> list[AnyEvent]:
         await self._queue.settled(conversation_id)
         try:
-            return await self._run(lambda: self._files.read(conversation_id))
+            return await self._run(lambda: self._files.read(conversation_id, durably=durably))
         except OSError as problem:
             raise JournalError(
                 f"conversation {conversation_id}: its journal cannot be read: {reason(problem)}"
@@ -91,9 +91,8 @@ class FileJournal:
     async def sizes(self) -> dict[str, int]:
         return await asyncio.to_thread(self._files.sizes)
 
-    async def edges(self, conversation_ids: Sequence[str]) -> dict[str, JournalEdges]:
-        found = await self._run(lambda: {id: self._files.edges(id) for id in conversation_ids})
-        return {id: edges for id, edges in found.items() if edges is not None}
+    async def entries_at_rest(self, conversation_ids: Sequence[str]) -> dict[str, ListingEntry]:
+        return await self._run(lambda: self._entries_at_rest(conversation_ids))
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         await asyncio.to_thread(self._replace_all, blobs)
@@ -106,6 +105,14 @@ class FileJournal:
         await self._queue.close()
         await self._run(self._close_files)
         self._thread.shutdown()
+
+    def _entries_at_rest(self, conversation_ids: Sequence[str]) -> dict[str, ListingEntry]:
+        entries: dict[str, ListingEntry] = {}
+        for id in conversation_ids:
+            edges = self._files.edges(id)
+            if edges is not None and (entry := entry_at_rest(edges)) is not None:
+                entries[id] = entry
+        return entries
 
     async def _run(self, work: Callable[[], T]) -> T:
         """Runs work on journals in the one thread, so that none of it needs a lock in this process."""

@@ -28,8 +28,8 @@ class Index:
 
     def __init__(self) -> None:
         self._kept: dict[str, _Indexed] = {}
-        self._order: list[tuple[str, str]] = []
-        self._suffixes: defaultdict[str, list[str]] = defaultdict(list)
+        self._order: list[str] = []  # by the cursor of creation
+        self._suffixes: dict[str, tuple[str, ...]] = {}  # no lists, which the garbage collector would visit
         self._asking: defaultdict[str, set[str]] = defaultdict(set)
         self._counts: Counter[str] = Counter()
 
@@ -50,8 +50,9 @@ class Index:
         self._take_from_order(kept)
         self._count_out(kept)
         suffix = id_suffix(entry.id)
-        self._suffixes[suffix].remove(entry.id)
-        if not self._suffixes[suffix]:
+        if others := tuple(id for id in self._suffixes[suffix] if id != entry.id):
+            self._suffixes[suffix] = others
+        else:
             del self._suffixes[suffix]
 
     def is_current(self, conversation_id: str, size: int) -> bool:
@@ -74,9 +75,9 @@ class Index:
     async def page(self, limit: int, before: str, status: str) -> list[ConversationSummary]:
         found: list[ConversationSummary] = []
         for key in reversed(self._order):
-            if before and "|".join(key) >= before:
+            if before and key >= before:
                 continue
-            entry = self._kept[key[1]].summary
+            entry = self._kept[_id_of(key)].summary
             if not status or entry.status == status:
                 found.append(entry)
                 if len(found) == limit:
@@ -108,13 +109,13 @@ class Index:
         return heapq.nsmallest(limit, old, key=attrgetter("updated_cursor"))
 
     async def with_suffix(self, some_id: str) -> Sequence[str]:
-        return list(self._suffixes.get(id_suffix(some_id), ()))
+        return self._suffixes.get(id_suffix(some_id), ())
 
     async def open_turns(self) -> Sequence[str]:
         return [i for i, kept in self._kept.items() if kept.needs_pass]
 
     async def turns_under_way(self, limit: int) -> Sequence[str]:
-        newest = (i for _, i in reversed(self._order))
+        newest = (_id_of(key) for key in reversed(self._order))
         under_way = (i for i in newest if self._kept[i].summary.turn_state in TURN_UNDER_WAY)
         return list(islice(under_way, limit))
 
@@ -130,7 +131,7 @@ class Index:
             if old := self._kept.get(kept.summary.id):
                 self._count_out(old)
             self._note(kept)
-        self._order = sorted((each.summary.created_at, each.summary.id) for each in self._kept.values())
+        self._order = sorted(each.summary.created_cursor for each in self._kept.values())
 
     def _put(self, kept: _Indexed) -> None:
         entry = kept.summary
@@ -141,21 +142,21 @@ class Index:
         if old is None or old.summary.created_at != entry.created_at:
             if old is not None:
                 self._take_from_order(old)
-            insort(self._order, (entry.created_at, entry.id))
+            insort(self._order, entry.created_cursor)
         self._note(kept)
 
     def _note(self, kept: _Indexed) -> None:
         entry = kept.summary
         if entry.id not in self._kept:
-            self._suffixes[id_suffix(entry.id)].append(entry.id)
+            suffix = id_suffix(entry.id)
+            self._suffixes[suffix] = (*self._suffixes.get(suffix, ()), entry.id)
         for agent in kept.asking:
             self._asking[agent].add(entry.id)
         self._counts[entry.status] += 1
         self._kept[entry.id] = kept
 
     def _take_from_order(self, kept: _Indexed) -> None:
-        entry = kept.summary
-        del self._order[bisect_left(self._order, (entry.created_at, entry.id))]
+        del self._order[bisect_left(self._order, kept.summary.created_cursor)]
 
     def _count_out(self, kept: _Indexed) -> None:
         self._counts[kept.summary.status] -= 1
@@ -165,6 +166,10 @@ class Index:
 
 def _indexed(entry: ListingEntry, size: int) -> _Indexed:
     return _Indexed(entry.summary, entry.needs_pass, entry.expires_at, entry.asking, size=size)
+
+
+def _id_of(cursor: str) -> str:
+    return cursor.rpartition("|")[2]
 
 
 def _is_selected(entry: ConversationSummary, selection: Selection) -> bool:

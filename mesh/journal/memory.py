@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from mesh.core.errors import StaleEpoch, WrongSequence
 from mesh.core.events import AnyEvent
-from mesh.journal.listing import JournalEdges
+from mesh.journal.listing import JournalEdges, ListingEntry, entry_at_rest
 from mesh.journal.port import Append, check_end, snapshot_name
 
 
@@ -31,7 +31,7 @@ class MemoryJournal:
         self._journals[append.conversation_id] = journal
         return len(journal)
 
-    async def read(self, conversation_id: str) -> list[AnyEvent]:
+    async def read(self, conversation_id: str, *, durably: bool = True) -> list[AnyEvent]:
         return list(self._journals.get(conversation_id, ()))
 
     async def ends(self, conversation_ids: Sequence[str]) -> dict[str, int]:
@@ -47,9 +47,10 @@ class MemoryJournal:
     async def sizes(self) -> dict[str, int]:
         return {conversation_id: len(journal) for conversation_id, journal in self._journals.items()}
 
-    async def edges(self, conversation_ids: Sequence[str]) -> dict[str, JournalEdges]:
+    async def entries_at_rest(self, conversation_ids: Sequence[str]) -> dict[str, ListingEntry]:
         found = {id: self._journals[id] for id in conversation_ids if id in self._journals}
-        return {id: JournalEdges(events[:2], events[-2:]) for id, events in found.items()}
+        edges = {id: JournalEdges(events[:2], events[-2:]) for id, events in found.items()}
+        return {id: entry for id, each in edges.items() if (entry := entry_at_rest(each))}
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         self._blobs.update(blobs)

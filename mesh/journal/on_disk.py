@@ -62,18 +62,22 @@ class JournalFiles:
         self._unknown_ends: OrderedDict[str, _UnknownEnd] = OrderedDict()
         self._fds: OrderedDict[str, int] = OrderedDict()
 
-    def read(self, conversation_id: str) -> list[AnyEvent]:
-        """Returns all events of a journal, each of them durable. Raises `JournalDamaged`, `OSError`."""
+    def read(self, conversation_id: str, *, durably: bool = True) -> list[AnyEvent]:
+        """Returns all events of a journal, each of them durable unless that is not asked for. Raises
+        `JournalDamaged`, `OSError`."""
         path, unknown = self._path(conversation_id), self._unknown_ends.get(conversation_id)
         tail = unknown.tail if unknown else self._tails.get(conversation_id, JournalEnd(0, 0))
-        content = _content(path)[: tail.size] if unknown else _durable_content(path, tail.size)
+        if unknown or not durably:
+            content = _content(path)[: tail.size if unknown else None]
+        else:
+            content = _durable_content(path, tail.size)
         events, size = parse(content, path.name)
         if size < tail.size:
             raise JournalDamaged(
                 f"{path.name}: is damaged: {size} of {tail.size} bytes that were durable are left. The file "
                 f"is left as it is"
             )
-        if not unknown:
+        if durably and not unknown:
             self._tails[conversation_id] = JournalEnd(len(events), size)
         return events
 
@@ -144,9 +148,12 @@ class JournalFiles:
         sizes: dict[str, int] = {}
         with os.scandir(self._folder) as entries:
             for entry in entries:
-                if entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX):
-                    with suppress(FileNotFoundError):  # `_create` is replacing an empty one
-                        sizes[entry.name[len(_PREFIX) : -len(_SUFFIX)]] = entry.stat().st_size
+                name = entry.name
+                if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
+                    try:
+                        sizes[name[len(_PREFIX) : -len(_SUFFIX)]] = entry.stat().st_size
+                    except FileNotFoundError:
+                        continue  # `_create` is replacing an empty one
         return sizes
 
     def forget(self, shard: int) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from mesh.core.errors import WrongSequence
 from mesh.core.events import AnyEvent
-from mesh.journal.listing import JournalEdges, ListingEntry
+from mesh.journal.listing import ListingEntry
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -52,10 +52,11 @@ class Journal(Protocol):
         """
         ...
 
-    async def read(self, conversation_id: str) -> list[AnyEvent]:
+    async def read(self, conversation_id: str, *, durably: bool = True) -> list[AnyEvent]:
         """Returns the whole journal, in order and durable; an empty list if there is none. It waits for the
-        appends of this object that were called before, also if their callers were cancelled. Raises
-        `JournalDamaged`, or another `JournalError` if the storage fails."""
+        appends of this object that were called before, also if their callers were cancelled. Not ``durably``,
+        its end may be lost with the machine's power if another process wrote it and died: for a copy, which
+        is durable itself. Raises `JournalDamaged`, or another `JournalError` if the storage fails."""
         ...
 
     async def ends(self, conversation_ids: Sequence[str]) -> dict[str, int]:
@@ -74,9 +75,10 @@ class Journal(Protocol):
         """Returns the size of each conversation's journal, in a unit that grows with every append."""
         ...
 
-    async def edges(self, conversation_ids: Sequence[str]) -> dict[str, JournalEdges]:
-        """Returns how each of these journals begins and ends, for a listing that is derived from them. One of
-        which that is not found at once is left out. Raises `JournalError`."""
+    async def entries_at_rest(self, conversation_ids: Sequence[str]) -> dict[str, ListingEntry]:
+        """Returns the entry of each of these conversations in which nothing is under way, as far as how its
+        journal begins and ends says it, for a listing that is derived from the journals. They need not be
+        durable yet. Raises `JournalError`."""
         ...
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:

@@ -12,7 +12,7 @@ from mesh.core.errors import Conflict, JournalDamaged, JournalError, NotFound, S
 from mesh.core.events import AnyEvent
 from mesh.core.ids import id_suffix, is_id, shard_of
 from mesh.journal.index import Index
-from mesh.journal.listing import Listing, ListingEntry, entry_at_rest
+from mesh.journal.listing import Listing, ListingEntry
 from mesh.journal.port import Journal
 from mesh.keeper.derived_files import Snapshots
 from mesh.keeper.loaded_conversation import LoadedConversation
@@ -295,11 +295,10 @@ class Shard:
         at_rest: list[tuple[ListingEntry, int]] = []
         for start in range(0, len(outdated), _INDEXED_AT_ONCE):
             some = outdated[start : start + _INDEXED_AT_ONCE]
-            edges = await self._journal.edges(some)
+            entries = await self._journal.entries_at_rest(some)
             for id in some:
-                entry = entry_at_rest(edges[id]) if id in edges else None
-                if entry is not None:
-                    at_rest.append((entry, sizes[id]))
+                if id in entries:
+                    at_rest.append((entries[id], sizes[id]))
                 else:
                     await self._index_journal(index, id, sizes[id])
         index.put_all(at_rest)

@@ -52,8 +52,8 @@ async def copy_store(source: CopyEnd, target: CopyEnd, say: Say) -> CopyReport:
     it is. Raises `MeshError`; then it can be begun again."""
     for each in (source, target):
         await _check_idle(each.store)
-    opened = {n: await source.store.journal.open(n) for n in range(source.shards)}
-    epochs = [await target.store.journal.open(n) for n in range(target.shards)]
+    opened = await _all(source.store.journal.open(n) for n in range(source.shards))
+    epochs = await _all(target.store.journal.open(n) for n in range(target.shards))
     copying = _Copying(source.store, target.store, epochs)
     await copying.keep_secret()
     ids = [id async for id in _ids(source.store)]
@@ -111,7 +111,7 @@ class _Copying:
     async def _missing(self, id: str, *, is_there: bool) -> Append | None:
         """What the target lacks of a conversation."""
         try:
-            events = await self._source.journal.read(id)
+            events = await self._source.journal.read(id, durably=False)
             there = await self._target.journal.read(id) if is_there else []
         except JournalError as problem:
             self.problems.append(str(problem))
@@ -128,21 +128,22 @@ class _Copying:
         await self._target.journal.append(shard, self._epochs[shard], append)
         self.added.add(append.conversation_id)
 
-    async def copy_webhooks(self, opened: dict[int, int]) -> int:
+    async def copy_webhooks(self, opened: Sequence[int]) -> int:
         """Copies the webhooks of the source, whose shards were ``opened`` with these epochs. Returns of how
         many conversations. What they had in the target is replaced."""
+        await _all(self._drop_webhooks(*each) for each in enumerate(self._epochs))
         count = 0
-        for shard, epoch in enumerate(self._epochs):
-            before = await self._target.push.open(shard, epoch, _owner(shard, len(self._epochs)))
-            for id in before:
-                await self._target.push.put(shard, epoch, id, [])
-        for shard, epoch in opened.items():
+        for shard, epoch in enumerate(opened):
             owned = await self._source.push.open(shard, epoch, _owner(shard, len(opened)))
             for id, webhooks in owned.items():
                 to = shard_of(id, len(self._epochs))
                 await self._target.push.put(to, self._epochs[to], id, webhooks)
             count += len(owned)
         return count
+
+    async def _drop_webhooks(self, shard: int, epoch: int) -> None:
+        for id in await self._target.push.open(shard, epoch, _owner(shard, len(self._epochs))):
+            await self._target.push.put(shard, epoch, id, [])
 
     async def copy_grants(self) -> int:
         """Copies what is remembered for good and holds. What is there already is not added again, and what
@@ -165,7 +166,8 @@ class _Copying:
         if source is None:
             return  # it could not be read, which is told already
         try:
-            there = _seen(await self._target.journal.read(id))
+            # It is durable: `copy_some` saw to that.
+            there = _seen(await self._target.journal.read(id, durably=False))
         except JournalError as problem:
             self.problems.append(str(problem))
             return

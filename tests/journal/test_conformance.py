@@ -5,10 +5,11 @@ import itertools
 
 import pytest
 
+from mesh.core.conversation import fold
 from mesh.core.errors import StaleEpoch, WrongSequence
-from mesh.core.events import AnyEvent, UserMessage
+from mesh.core.events import AnyEvent, Completed, UserMessage
 from mesh.core.ids import new_id
-from mesh.journal.listing import JournalEdges
+from mesh.journal.listing import entry_of
 from mesh.journal.port import Append, Journal, snapshot_name
 from tests.worlds.stores import (
     DATABASES,
@@ -266,18 +267,23 @@ async def test_sizes_grow_with_every_append_and_an_append_tells_the_size(derivin
     assert second > first
 
 
-async def test_how_a_journal_begins_and_ends_is_found_without_the_rest(deriving: Stores) -> None:
+async def test_the_entry_of_a_conversation_at_rest_is_found_without_the_middle_of_its_journal(
+    deriving: Stores,
+) -> None:
     journal = deriving.one.journal
-    epoch, short, long, absent = await journal.open(0), new_id(), new_id(), new_id()
-    await journal.append(0, epoch, following([], [created(short)]))
-    said = (UserMessage(seq=n, turn=1, text=f"{n}" + "ö" * 1000) for n in range(2, 100))
-    events = [created(long), *said]
-    await journal.append(0, epoch, following([], events))
-    found = await journal.edges([short, long, absent])
-    assert found == {
-        short: JournalEdges([created(short)], [created(short)]),
-        long: JournalEdges(events[:2], events[-2:]),
-    }
+    epoch, at_rest, under_way, absent = await journal.open(0), new_id(), new_id(), new_id()
+    told: list[AnyEvent] = [created(at_rest)]
+    for turn_number in range(1, 50):
+        time = f"2026-01-01T00:00:{turn_number:02}.000Z"
+        text = f"{turn_number} " + "ö" * 1000
+        told += [
+            UserMessage(seq=2 * turn_number, turn=turn_number, text=text, time=time),
+            Completed(seq=2 * turn_number + 1, turn=turn_number, response=text, time=time),
+        ]
+    await journal.append(0, epoch, following([], told))
+    await journal.append(0, epoch, following([], [created(under_way), *turn(2)]))
+    found = await journal.entries_at_rest([at_rest, under_way, absent])
+    assert found == {at_rest: entry_of(fold(told))}
 
 
 async def test_a_blob_is_what_was_put_last(deriving: Stores) -> None:
@@ -296,7 +302,7 @@ async def test_a_store_with_a_listing_of_its_own_has_nothing_of_which_one_is_der
     await journal.append(0, epoch, following([], [created(i)]))
     await journal.put_blobs({"b.json": b"1"})
     assert (await journal.sizes(), await journal.get_blob("b.json")) == ({}, None)
-    assert await journal.edges([i]) == {}
+    assert await journal.entries_at_rest([i]) == {}
     assert databases.one.listing() is not None and databases.one.listing(0) is not None
 
 

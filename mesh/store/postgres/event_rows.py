@@ -16,7 +16,7 @@ from mesh.core.errors import JournalDamaged, JournalError, JournalRefused, Store
 from mesh.core.events import AnyEvent, decode, encode
 from mesh.core.ids import id_suffix, is_id
 from mesh.journal.append_queue import AppendQueue, QueuedAppend
-from mesh.journal.listing import JournalEdges, ListingEntry
+from mesh.journal.listing import ListingEntry
 from mesh.journal.port import Append, check_end
 from mesh.store.postgres.agent_rows import AgentRow, HeldShard, held_elsewhere
 from mesh.store.postgres.database import WITHIN_S, Database
@@ -136,7 +136,7 @@ class PostgresJournal:
         await self._queue.put(waiting)
         return append.after + len(append.events)
 
-    async def read(self, conversation_id: str) -> list[AnyEvent]:
+    async def read(self, conversation_id: str, *, durably: bool = True) -> list[AnyEvent]:
         if not is_id(conversation_id):
             return []
         deadline = time.monotonic() + WITHIN_S
@@ -177,7 +177,7 @@ class PostgresJournal:
         """None: the listing of a database is not derived from its journals."""
         return {}
 
-    async def edges(self, conversation_ids: Sequence[str]) -> dict[str, JournalEdges]:
+    async def entries_at_rest(self, conversation_ids: Sequence[str]) -> dict[str, ListingEntry]:
         """None, for the same reason."""
         return {}
 
