@@ -19,7 +19,7 @@
     S14 a thousand agents of one turn, by a map node and by a model that starts them, beside LangGraph,
         openai-agents and ADK, which are downloaded once
     S15 people who follow a thousand agents of one turn, tell one something and delete one
-    S16 conversations in PostgreSQL beside conversations in files
+    S16 conversations in PostgreSQL beside conversations in files, and beside LangGraph on the same database
     S17 a million conversations in PostgreSQL (with the word ``fewer`` 50,000): start, lists, an old approval;
         shards with open turns that are taken over; a start with 100,000 in files; a copy from files
     up  time to start, CPU when idle, memory; the first prompt of a chat

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from mesh.core.ids import id_suffix, new_id, shard_of
 from mesh.journal.files import FileJournal
 from mesh.journal.listing import Listing, Selection, entry_of
 from mesh.journal.port import Append
-from mesh.keeper.requests import Caller, Create, Show
+from mesh.keeper.requests import Caller, Create, SendMessage, Show
 from mesh.llm.port import LlmRequest
 from mesh.store.files import FileStore
 from mesh.store.postgres.migrate import migrate
@@ -41,6 +42,7 @@ FEWER = 50_000
 COPIED = 20_000
 STARTED = 100_000
 OPEN_TURNS = 1_000
+PEOPLE = 16
 SHARDS = 64
 _SAMPLES = 200
 _SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB"}
@@ -53,6 +55,7 @@ def large_stores(bench: Bench, scratch: Path, conversations: int = CONVERSATIONS
         for folder in ("copied", "started"):
             (scratch / folder).mkdir()
         uvloop.run(_taken_over(bench, server))
+        uvloop.run(_handed_over(bench, server))
         uvloop.run(_started(bench, scratch / "started"))
         uvloop.run(_copy(bench, server, scratch / "copied"))
 
@@ -206,6 +209,45 @@ async def _taken_over(bench: Bench, server: PostgresServer) -> None:
         await hosts.close()
     what = f"{SHARDS} shards with {OPEN_TURNS:,} open turns, taken over"
     bench.add("S17", what, "≤ 5 s", ready_s=round(ready_s, 2), all_ended_s=round(ended_s, 2))
+
+
+async def _handed_over(bench: Bench, server: PostgresServer) -> None:
+    """How long people wait at most, who talk while half of the shards move to a host that joins, and all the
+    others when the first one leaves."""
+    url = server.create_database()
+    await migrate(url, "mesh")
+    async with _store(url) as store:
+        hosts = Hosts(store, SHARDS)
+        first = await hosts.add("first")
+        ids = [(await hosts.create())[0] for _ in range(PEOPLE)]
+        waits: list[float] = []
+        talking = [asyncio.create_task(_talk(hosts, id, waits)) for id in ids]
+        await asyncio.sleep(2)
+        before = sorted(waits)
+        await hosts.add("second")
+        await until(lambda: _is_spread(hosts))
+        await first.leave()
+        for each in talking:
+            each.cancel()
+        await asyncio.gather(*talking, return_exceptions=True)
+        await hosts.close()
+    what = f"{SHARDS} shards handed over to a host that joins, and the rest when the other leaves"
+    figures = {"p50_ms": before[len(before) // 2], "before_ms": before[-1], "longest_ms": max(waits)}
+    shown = {name: round(1000 * seconds, 1) for name, seconds in figures.items()}
+    bench.add("S17", what, "longest < 1 s", turns=len(waits), **shown)
+
+
+async def _talk(hosts: Hosts, id: str, waits: list[float]) -> None:
+    for number in count():
+        caller = Caller(session_id="s", idempotency_key=f"{number}", body_hash="same")
+        begun = time.perf_counter()
+        status, _ = await hosts.ask(id, SendMessage(id, caller, "hello"))
+        assert status == 200
+        waits.append(time.perf_counter() - begun)
+
+
+async def _is_spread(hosts: Hosts) -> bool:
+    return await hosts.spread() == [SHARDS // 2] * 2
 
 
 async def _have_ended(listing: Listing) -> bool:

@@ -1,26 +1,32 @@
-"""S16: conversations in PostgreSQL beside conversations in files.
+"""S16: conversations in PostgreSQL beside conversations in files, and beside LangGraph on the same database.
 
-Two agents of one mesh, one on each store; their rounds alternate. The CPU of the database is apart.
+Two agents of one mesh, one on each store, and a chat in LangGraph with its own checkpointer, in one process;
+their rounds alternate. The CPU of the database is apart.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import psutil
 import uvloop
 
 from bench.cpu import seconds_by_name
 from bench.figures import Bench
-from bench.load import Load
+from bench.load import Load, Outcome
+from bench.peers import langgraph_postgres
 from bench.world import World, running
 from mesh.store.postgres.migrate import migrate
 from tests.worlds.postgres import PostgresServer
 
 ROUNDS = 7
+WARM = 4
+LONG = 190
 AGENTS = ("in-files", "in-postgres")
 
 
@@ -31,28 +37,88 @@ class _Round(NamedTuple):
     database_ms: float
 
 
+class _Side(Protocol):
+    """One of those that are compared."""
+
+    async def begin(self, clients: int) -> None:
+        """Has so many clients, each with a new conversation of a few turns."""
+        ...
+
+    async def run(self, turns: int) -> tuple[Outcome, float]:
+        """So many turns of each client, and the CPU seconds that they took, without the database's."""
+        ...
+
+
+class _Agent:
+    """An agent of the mesh."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._load: Load | None = None
+
+    async def begin(self, clients: int) -> None:
+        if self._load:
+            self._load.close()
+        self._load = Load(self._world.mesh.port, clients, agent=self._name)
+        await self._load.warm(WARM)
+
+    async def run(self, turns: int) -> tuple[Outcome, float]:
+        assert self._load is not None
+        before = self._cpu()
+        return await self._load.run(turns), self._cpu() - before
+
+    def _cpu(self) -> float:
+        return sum(seconds_by_name(self._world.mesh).values())
+
+
+class _LangGraph:
+    """A chat in LangGraph; see `bench/peers/by_langgraph_postgres.py`."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self._clients = 0
+
+    async def begin(self, clients: int) -> None:
+        self._clients = clients
+        await asyncio.to_thread(self._round, f"{clients} {WARM} anew")
+
+    async def run(self, turns: int) -> tuple[Outcome, float]:
+        figures = await asyncio.to_thread(self._round, f"{self._clients} {turns}")
+        return Outcome(figures["latencies"], [], figures["wall_s"]), figures["cpu_s"]
+
+    def _round(self, asked: str) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{asked}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the chat in LangGraph ended; its output is above")
+        figures: dict[str, Any] = json.loads(line)
+        return figures
+
+
 def stores(bench: Bench, scratch: Path) -> None:
     """Measures, and notes rows."""
-    with PostgresServer() as server, _world(server, scratch) as world:
-        saturated = _seen(server, world, clients=64, turns=12)
+    with ExitStack() as stack:
+        server = stack.enter_context(PostgresServer())
+        world = stack.enter_context(_world(server, scratch))
+        peer = _LangGraph(stack.enter_context(_peer(server, world.port)))
+        sides: list[_Side] = [*(_Agent(world, name) for name in AGENTS), peer]
+        seen = uvloop.run(_rounds(server, sides, clients=64, turns=8))
+        files, postgres, _ = ([each.turns_per_s for each in rounds] for rounds in seen)
+        what = "turns/s in PostgreSQL / in files, 64 clients"
+        bench.add("S16", what, "≥ 0.8 ×", ratio=round(_ratio(postgres, files), 2), **_columns(*seen))
+        seen = uvloop.run(_rounds(server, sides, clients=1, turns=10, after=LONG, rounds=3))
+        files, postgres, _ = ([each.turns_per_s for each in rounds] for rounds in seen)
+        what = "turns 195 to 205 of one conversation, turns/s in PostgreSQL / in files"
+        bench.add("S16", what, "≥ 0.8 ×", ratio=round(_ratio(postgres, files), 2), **_columns(*seen))
         world.restart_model(0.05)
-        alone = _seen(server, world, clients=1, turns=30)
-    files, postgres = saturated
-    bench.add(
-        "S16",
-        "turns/s in PostgreSQL / in files, 64 clients",
-        "≥ 0.8 ×",
-        ratio=round(_ratio([each.turns_per_s for each in postgres], [each.turns_per_s for each in files]), 2),
-        **_columns(files, postgres),
-    )
-    files, postgres = alone
-    bench.add(
-        "S16",
-        "added to a turn with a model of 50 ms, one client",
-        "≤ 3 ms",
-        added_ms=round(median(b.p50_ms - a.p50_ms for a, b in zip(files, postgres, strict=True)), 1),
-        **_columns(files, postgres),
-    )
+        seen = uvloop.run(_rounds(server, sides, clients=1, turns=30))
+        files, postgres, _ = ([each.p50_ms for each in rounds] for rounds in seen)
+        added = median(b - a for a, b in zip(files, postgres, strict=True))
+        what = "added to a turn with a model of 50 ms, one client"
+        bench.add("S16", what, "≤ 3 ms", added_ms=round(added, 1), **_columns(*seen))
 
 
 @contextmanager
@@ -64,43 +130,38 @@ def _world(server: PostgresServer, scratch: Path) -> Iterator[World]:
         yield world
 
 
-def _seen(
-    server: PostgresServer, world: World, *, clients: int, turns: int
-) -> tuple[list[_Round], list[_Round]]:
-    return uvloop.run(_rounds(server, world, clients, turns))
+@contextmanager
+def _peer(server: PostgresServer, model_port: int) -> Iterator["subprocess.Popen[str]"]:
+    command = langgraph_postgres(model_port, server.create_database())
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process  # it ends with its input
 
 
 async def _rounds(
-    server: PostgresServer, world: World, clients: int, turns: int
-) -> tuple[list[_Round], list[_Round]]:
-    loads = [Load(world.mesh.port, clients, agent=name) for name in AGENTS]
-    seen: tuple[list[_Round], list[_Round]] = ([], [])
-    for load in loads:
-        await load.warm(4)
-    for _ in range(ROUNDS):
-        for load, rounds in zip(loads, seen, strict=True):
-            rounds.append(await _round(server, world, load, turns))
-    for load in loads:
-        load.close()
+    server: PostgresServer,
+    sides: Sequence[_Side],
+    *,
+    clients: int,
+    turns: int,
+    after: int = 0,
+    rounds: int = ROUNDS,
+) -> list[list[_Round]]:
+    """The rounds of each side, each in new conversations, after so many turns."""
+    seen: list[list[_Round]] = [[] for _ in sides]
+    for _ in range(rounds):
+        for side, found in zip(sides, seen, strict=True):
+            await side.begin(clients)
+            if after:
+                await side.run(after)
+            database = _cpu_of(server)
+            outcome, cpu_s = await side.run(turns)
+            if outcome.errors:
+                raise RuntimeError(outcome.errors[0])
+            count = len(outcome.latencies)
+            database_ms = 1000 * (_cpu_of(server) - database) / count
+            speed = count / outcome.wall_s
+            found.append(_Round(speed, outcome.percentile(0.5), 1000 * cpu_s / count, database_ms))
     return seen
-
-
-async def _round(server: PostgresServer, world: World, load: Load, turns: int) -> _Round:
-    used, database = _cpu(world), _cpu_of(server)
-    outcome = await load.run(turns)
-    if outcome.errors:
-        raise RuntimeError(outcome.errors[0])
-    count = len(outcome.latencies)
-    return _Round(
-        count / outcome.wall_s,
-        outcome.percentile(0.5),
-        1000 * (_cpu(world) - used) / count,
-        1000 * (_cpu_of(server) - database) / count,
-    )
-
-
-def _cpu(world: World) -> float:
-    return sum(seconds_by_name(world.mesh).values())
 
 
 def _cpu_of(server: PostgresServer) -> float:
@@ -110,14 +171,15 @@ def _cpu_of(server: PostgresServer) -> float:
     return sum(each.user + each.system for each in times)
 
 
-def _columns(files: list[_Round], postgres: list[_Round]) -> dict[str, float]:
-    return {
-        "turns_per_s_files": round(median(each.turns_per_s for each in files), 1),
-        "turns_per_s": round(median(each.turns_per_s for each in postgres), 1),
-        "cpu_ms_files": round(median(each.cpu_ms for each in files), 2),
-        "cpu_ms": round(median(each.cpu_ms for each in postgres), 2),
-        "database_cpu_ms": round(median(each.database_ms for each in postgres), 2),
-    }
+def _columns(files: list[_Round], postgres: list[_Round], langgraph: list[_Round]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for suffix, rounds in (("_files", files), ("", postgres), ("_langgraph", langgraph)):
+        found[f"turns_per_s{suffix}"] = round(median(each.turns_per_s for each in rounds), 1)
+        found[f"p50_ms{suffix}"] = round(median(each.p50_ms for each in rounds), 1)
+        found[f"cpu_ms{suffix}"] = round(median(each.cpu_ms for each in rounds), 2)
+        if suffix != "_files":
+            found[f"database_cpu_ms{suffix}"] = round(median(each.database_ms for each in rounds), 2)
+    return found
 
 
 def _ratio(ours: list[float], base: list[float]) -> float:

@@ -10,7 +10,7 @@ node      `RemoteRecorder`                ──►  keepers
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -65,6 +65,8 @@ _ASKED_AGAIN = Backoff(first_s=1.0, longest_s=15.0)
 """When a replica that did not answer is asked again."""
 _ASKS_ANOTHER_S = 0.2
 """How long the caller of a node with replicas waits for one before it asks another one as well."""
+_AWAY_S = 3.0
+"""How long a list waits for keepers that are away while others answer."""
 _GRACE_S = 5.0
 """How much longer than its own bound a call to a session's actor may take: so that the session's own error,
 which says more, arrives first."""
@@ -90,11 +92,14 @@ class RayBackend:
         return await self._ask(self._blueprint.shard_of(owner), request)
 
     async def ask_all(self, request: RequestFor[R]) -> list[R]:
-        listing = self._store.listing()
-        if listing is not None and isinstance(request, Page | Recent):
-            # The store knows what all keepers know, and answers when some of them do not.
-            return [cast(R, await listed(listing, request))]
+        if (known := await self._known_to_store(request)) is not None:
+            return [known]
         return await asyncio.gather(*(self._ask(shard, request) for shard in range(self.shards)))
+
+    async def ask_reachable(self, request: RequestFor[R]) -> tuple[list[R], bool]:
+        if (known := await self._known_to_store(request)) is not None:
+            return [known], True
+        return await first_answers([self._ask(shard, request) for shard in range(self.shards)], _AWAY_S)
 
     async def watch(self, request: Watch) -> WatchedEvents:
         return raise_for_refusal(await self._keepers[self._blueprint.shard_of(request.id)].watch(request))
@@ -150,6 +155,14 @@ class RayBackend:
         there = {host.id: host for host in hosts if host}
         alive = {f"keeper {host.name}": self._directory.alive(host) for host in there.values()}
         return {**without, **alive}
+
+    async def _known_to_store(self, request: RequestFor[R]) -> R | None:
+        """The answer of a store that knows what all keepers know, also while they are away; None if there is
+        none."""
+        listing = self._store.listing()
+        if listing is None or not isinstance(request, Page | Recent):
+            return None
+        return cast(R, await listed(listing, request))
 
     async def _ask(self, shard: int, request: RequestFor[R]) -> R:
         reply = raise_for_refusal(await self._keepers[shard].ask(shard, cast(Request, request)))
@@ -519,6 +532,32 @@ def replicas_of(blueprint: Blueprint, server: McpServer, timeout_s: float) -> li
 def as_one(replicas: Sequence[RemoteSession]) -> ToolSession:
     """The sessions with one server as the nodes see them."""
     return ReplicatedSession(replicas[0].server, replicas) if len(replicas) > 1 else replicas[0]
+
+
+async def first_answers(calls: Iterable[Coroutine[Any, Any, T]], within_s: float) -> tuple[list[T], bool]:
+    """The answers that there are after this time, and whether these are all. As long as there is none, it
+    waits on for the first one. Raises `Unavailable` if no call is answered, and the error of any that fails
+    for another reason."""
+    waiting = tasks = {asyncio.create_task(call) for call in calls}
+    answers: list[T] = []
+    away: list[Unavailable] = []
+    try:
+        done, waiting = await asyncio.wait(tasks, timeout=within_s)
+        while True:
+            for task in done:
+                try:
+                    answers.append(task.result())
+                except Unavailable as problem:
+                    away.append(problem)
+            if answers or not waiting:
+                break
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
+    if not answers:
+        raise away[0]
+    return answers, not away and not waiting
 
 
 async def _failed(problem: Exception) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mesh.client.rest import MeshClient
-from mesh.core.errors import NotFound
+from mesh.core.errors import NotFound, Unavailable
 from mesh.core.ids import is_id
 from mesh.display.text import one_line
 
@@ -19,6 +19,8 @@ async def conversation_id(client: MeshClient, wanted: str, where: str) -> str:
     cursor = ""
     for _ in range(_MAX_PAGES):
         page = await client.page(_PAGE_SIZE, cursor)
+        if page.incomplete:  # one that is missing may begin with the same
+            raise Unavailable(f"a keeper of {where} is away: give the whole id, or try again")
         ids += [entry.id for entry in page.conversations]
         cursor = page.next_cursor
         if not cursor:

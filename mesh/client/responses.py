@@ -16,10 +16,11 @@ from mesh.core.view import ConversationSummary, PendingApproval
 
 class ConversationPage(msgspec.Struct, frozen=True):
     """Some of the conversations, newest first. ``next_cursor`` asks for those that follow; it is empty on the
-    last page."""
+    last page. ``incomplete`` if those of a keeper that is away are missing."""
 
     conversations: list[ConversationSummary]
     next_cursor: str = ""
+    incomplete: bool = False
 
 
 class ToolInfo(msgspec.Struct, frozen=True, rename="camel"):

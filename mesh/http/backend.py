@@ -26,6 +26,11 @@ class Backend(Protocol):
         """Asks every keeper."""
         ...
 
+    async def ask_reachable(self, request: RequestFor[R]) -> tuple[list[R], bool]:
+        """As `ask_all`, but waits only a few seconds for keepers that are away while others answer. Says
+        whether all have answered."""
+        ...
+
     async def watch(self, request: Watch) -> WatchedEvents:
         """Asks the keeper of a conversation for new events."""
         ...
@@ -77,6 +82,9 @@ class BoundedBackend:
 
     async def ask_all(self, request: RequestFor[R]) -> list[R]:
         return await self._backend.ask_all(request)
+
+    async def ask_reachable(self, request: RequestFor[R]) -> tuple[list[R], bool]:
+        return await self._backend.ask_reachable(request)
 
     async def watch(self, request: Watch) -> WatchedEvents:
         return await self._backend.watch(request)

@@ -28,11 +28,13 @@ class TurnBody(msgspec.Struct, frozen=True):
 
 
 class ConversationPage(msgspec.Struct, frozen=True):
-    """A page of conversations, and how many there are of each status in all."""
+    """A page of conversations, and how many there are of each status in all. ``incomplete`` if a keeper was
+    away: its conversations are missing in both."""
 
     conversations: list[ConversationSummary]
     summary: dict[str, int]
     next_cursor: str | UnsetType = UNSET
+    incomplete: bool | UnsetType = UNSET
 
 
 class AgentList(msgspec.Struct, frozen=True):

@@ -390,7 +390,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "List conversations, newest first",
         ConversationPage,
         {"page": _PAGE},
-        about="A page",
+        about="A page; `incomplete` where the conversations of a keeper that is away are missing",
         parameters=(
             _parameter("limit", type="integer", minimum=1, maximum=500, default=50),
             _parameter("cursor"),

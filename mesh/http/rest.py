@@ -109,8 +109,8 @@ class RestApi:
 
     async def _list(self, request: Request) -> Response:
         limit, cursor, status = listing_query(request)
-        shards = await self._backend.ask_all(Page(limit, cursor, status))
-        return json_response(conversation_page(shards, limit))
+        shards, are_all = await self._backend.ask_reachable(Page(limit, cursor, status))
+        return json_response(conversation_page(shards, limit, are_all=are_all))
 
     async def _show(self, request: Request) -> Response:
         conversation_id = request.path_params["conversation_id"]
@@ -169,14 +169,17 @@ class RestApi:
         return reply if isinstance(reply, EventStream) else turn_response(reply, status)
 
 
-def conversation_page(shards: Sequence[Conversations], limit: int) -> ConversationPage:
-    """A page of the conversations of all shards, newest first."""
+def conversation_page(
+    shards: Sequence[Conversations], limit: int, *, are_all: bool = True
+) -> ConversationPage:
+    """A page of the conversations of these shards, newest first, and whether they ``are_all``."""
     found = [summary for shard in shards for summary in shard.conversations]
     found.sort(key=attrgetter("created_cursor"), reverse=True)
     counts = {status: sum(shard.counts.get(status, 0) for shard in shards) for status in _STATUSES}
     page = found[:limit]
     cursor = page[-1].created_cursor if len(found) > limit else msgspec.UNSET
-    return ConversationPage(page, {"total": sum(counts.values()), **counts}, cursor)
+    summary = {"total": sum(counts.values()), **counts}
+    return ConversationPage(page, summary, cursor, msgspec.UNSET if are_all else True)
 
 
 def _wait_and_watched(request: Request) -> tuple[bool, bool]:

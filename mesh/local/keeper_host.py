@@ -278,7 +278,8 @@ class KeeperHost:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
                 await self._give_all_away()
         except (JournalError, TimeoutError) as problem:
-            _log.warning("event=left_with_shards %s", fields(message=problem or "others did not take them"))
+            why = str(problem) or f"others did not take all within {_LEAVE_WITHIN_S:g} s"
+            _log.warning("event=left_with_shards %s", fields(message=why))
         finally:
             await self.close()
 

@@ -41,6 +41,9 @@ class LocalBackend:
     async def ask_all(self, request: RequestFor[R]) -> list[R]:
         return await asyncio.gather(*(self._ask(keeper, request) for keeper in self._keepers))
 
+    async def ask_reachable(self, request: RequestFor[R]) -> tuple[list[R], bool]:
+        return await self.ask_all(request), True  # they are here
+
     async def watch(self, request: Watch) -> WatchedEvents:
         reply = await self._keeper(request.id).watch(travelled(request, Watch))
         seen: WatchedEvents = raise_for_refusal(travelled(reply, WatchReply))

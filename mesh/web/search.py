@@ -19,7 +19,7 @@ async def search(upstream: Upstream, words: str, headers: dict[str, str]) -> Ups
     was looked at."""
     wanted = words.lower().split()
     hits: list[dict[str, Any]] = []
-    cursor = ""
+    cursor, is_whole = "", True
     for _ in range(MAX_PAGES):
         params = {"limit": str(PER_PAGE)} | ({"cursor": cursor} if cursor else {})
         response = await upstream.request("GET", "/conversations", headers=headers, params=params)
@@ -28,9 +28,11 @@ async def search(upstream: Upstream, words: str, headers: dict[str, str]) -> Ups
         page = msgspec.json.decode(response.body)
         hits += [entry for entry in page["conversations"] if _has(entry, wanted)]
         cursor = page.get("next_cursor", "")
+        is_whole = is_whole and not page.get("incomplete")
         if not cursor or len(hits) >= MAX_FOUND:
             break
-    listing = {"conversations": hits[:MAX_FOUND], "searched_all": not cursor and len(hits) <= MAX_FOUND}
+    is_whole = is_whole and not cursor and len(hits) <= MAX_FOUND
+    listing = {"conversations": hits[:MAX_FOUND], "searched_all": is_whole}
     return UpstreamResponse(200, msgspec.json.encode(listing), {})
 
 

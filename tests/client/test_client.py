@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 import mesh.client.rest as client_module
+from mesh.client.conversation_ids import conversation_id
 from mesh.client.rest import Connected, Disconnected, MeshClient, MeshUnreachable, RequestRefused
 from mesh.core.approvals import Decision
+from mesh.core.errors import Unavailable
 from mesh.core.events import ApprovalRequired, Completed, Error, Paused, TextDelta, ToolResult, UserMessage
 from mesh.journal.portable import read_lines
+from mesh.local.local_backend import LocalBackend
 from tests.worlds.live import LiveMesh, Spoken
 from tests.worlds.mesh import calls, says
 
@@ -61,6 +64,22 @@ async def test_a_turn_is_seen_from_its_message_to_its_answer(live: Callable[...,
         assert [item.text for item in seen if isinstance(item, UserMessage)] == ["hi"]
         assert "".join(item.text for item in seen if isinstance(item, TextDelta)) == "Hello there"
         assert seen[-1].response == "Hello there"
+
+
+async def test_the_beginning_of_an_id_is_not_enough_while_a_keeper_is_away(
+    live: Callable[..., LiveMesh], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_reachable(backend: LocalBackend, request: Any) -> tuple[list[Any], bool]:
+        return await backend.ask_all(request), False
+
+    mesh = live(says("Hello there"))
+    async with MeshClient(mesh.url) as client:
+        identifier = await client.create()
+        assert await conversation_id(client, identifier[:8], mesh.url) == identifier
+        monkeypatch.setattr(LocalBackend, "ask_reachable", ask_reachable)
+        with pytest.raises(Unavailable, match="give the whole id"):
+            await conversation_id(client, identifier[:8], mesh.url)
+        assert await conversation_id(client, identifier, mesh.url) == identifier
 
 
 async def test_a_message_may_have_a_budget(live: Callable[..., LiveMesh]) -> None:

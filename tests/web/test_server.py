@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from mesh.access import keys
+from mesh.local.local_backend import LocalBackend
 from mesh.web.listening import listen_nearby
 from tests.web.world import serving
 from tests.worlds.live import LiveMesh, Spoken
@@ -274,6 +275,21 @@ async def test_streams_are_bounded_and_leave_room_for_decisions() -> None:
             assert (second.status_code, "max_streams" in second.json()["error"]) == (503, True)
             said = {"conversation_id": conversation_id, "message": "still heard"}
             assert (await client.post("/api/send", json=said)).status_code == 202
+
+
+async def test_a_search_says_that_conversations_of_a_keeper_that_is_away_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ask_reachable(backend: LocalBackend, request: Any) -> tuple[list[Any], bool]:
+        return await backend.ask_all(request), False
+
+    monkeypatch.setattr(LocalBackend, "ask_reachable", ask_reachable)
+    async with web(says("a")) as (_, client):
+        await client.post("/api/send", json={"message": "apples"})
+        assert (await client.get("/api/conversations")).json()["incomplete"] is True
+        found = (await client.get("/api/conversations", params={"q": "apples"})).json()
+        assert [entry["title"] for entry in found["conversations"]] == ["apples"]
+        assert found["searched_all"] is False
 
 
 async def test_conversations_are_found_by_words_of_title_id_or_session() -> None:

@@ -69,7 +69,7 @@ export class Directory {
       if (asked !== this.#asked) return;
       const entries = cursor ? [...this.state.entries, ...page.conversations] : page.conversations;
       const summary = page.summary ?? this.state.summary;
-      this.#set({ entries, summary, cursor: page.next_cursor ?? "", isWhole: page.searched_all ?? true, loading: false, problem: "" });
+      this.#set({ entries, summary, cursor: page.next_cursor ?? "", isWhole: page.searched_all ?? !page.incomplete, loading: false, problem: "" });
     } catch (error) {
       if (asked === this.#asked) this.#set({ problem: messageOf(error), loading: false });
     }

@@ -1,0 +1,67 @@
+"""A mesh of several keepers: what is remembered for good settles what waits with each of them, and what they
+have is listed while one is away."""
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.client import Client
+from tests.cluster.model import Model
+from tests.cluster.rest import until
+from tests.cluster.world import World
+from tests.worlds.process import running
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+KEEPERS = 3
+LINES = [f"line-{number}" for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def several(model: Model) -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="mesh-test-", ignore_cleanup_errors=True) as name:
+        world = World(Path(name), model, cluster={"keepers": KEEPERS}, policy={"grants": "always"})
+        with running(world.mesh):
+            yield world
+
+
+def test_a_decision_for_good_settles_what_waits_with_every_keeper_once_even_if_one_dies_before_it_does(
+    several: World,
+) -> None:
+    with Client(several.mesh.url) as client:
+        uuids = [asked(client, line) for line in LINES]
+        several.arm("approval.remembered")
+        client.post(f"/approvals/{uuids[0]}", {"approved": True, "remember": "always"})
+        assert not several.is_armed("approval.remembered")
+        until(lambda: len(several.lines()) == len(LINES))
+        until(lambda: client.get("/conversations?status=waiting_approval")["conversations"] == [])
+        grants = client.get("/policy/grants")["grants"]
+        assert [each["grant"]["approval"] for each in grants] == [uuids[0]]
+        assert several.lines() == dict.fromkeys(LINES, 1)
+
+
+def test_while_a_keeper_is_away_the_conversations_of_the_others_are_listed(several: World) -> None:
+    with Client(several.mesh.url) as client:
+        for _ in range(20):  # each keeper has some of them
+            client.post("/conversations", {})
+        whole = client.get("/conversations?limit=500")
+        away = several.mesh.find("ray::KeeperActor")[0]
+        away.send_signal(signal.SIGSTOP)
+        some = client.get("/conversations?limit=500")
+        assert some["incomplete"] is True
+        assert 0 < some["summary"]["total"] < whole["summary"]["total"]
+        ids = {each["id"] for each in whole["conversations"]}
+        assert ids > {each["id"] for each in some["conversations"]} > set()
+        away.send_signal(signal.SIGCONT)
+        until(lambda: client.get("/conversations?limit=500") == whole)
+
+
+def asked(client: Client, line: str) -> str:
+    """The approval that a new conversation waits for."""
+    status, body = client.post("/conversations", {"message": f"append {line}"})
+    assert status == 201, body
+    uuid: str = body["result"]["approval"]["uuid"]
+    return uuid
