@@ -96,7 +96,7 @@ class Chance:
 def test_random_losses_of_machines_lose_nothing_and_repeat_nothing(cluster: Cluster) -> None:
     until(lambda: cluster.is_spread(3), WITHIN_S)
     chance, epochs = Chance(cluster), dict(cluster.database.execute(cluster.url, EPOCHS))
-    with at_work(cluster.mesh.url, lambda client: converse(client, cluster)) as people:
+    with at_work(cluster.mesh.url, lambda client: converse(client, cluster), people=2) as people:
         for number, kind in enumerate(chance.some(LOSSES)):
             begun = time.monotonic()
             chance.lose(kind)
