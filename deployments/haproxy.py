@@ -20,14 +20,16 @@ waiting, but not for long: a connection without a complete request is closed aft
 than half of all connections are in use, each is closed after its response. How long a response takes is not
 bounded here: streams and long turns stay open.
 
-A machine that is silent, because it or its link is down, never closes the connections to the gateway that it
-has. Those over which nothing came for some seconds are asked by the kernel (TCP keepalive), and end when it
-does not get an answer either; a gateway that takes its time is not concerned, as its kernel answers.
+A machine that is silent, because it or its link is down, never closes the connections to its gateway. The
+kernel asks over those on which nothing came for some seconds (TCP keepalive), and ends them when it does not
+get an answer either. A gateway that takes its time to answer is not concerned, as its kernel does; one that
+does not read for so long what it was sent, as when its process is stopped, counts as lost.
 
 Responses of HAProxy's own are changed as well. Serve has it answer 500 where a gateway is lost; here that is
-503, and says what to do. While it knows no route, which is so for some seconds when a
-mesh starts or its Ray is restarted, Serve makes it answer 404, and a client would conclude that there is no
-such conversation. It answers 503 and asks to try again instead: a mesh has a route for every path.
+503, and says what to do. (Over connections that were used before, HAProxy closes that of the client without a
+response instead.) While it knows no route, which is so for some seconds when a mesh starts or its Ray is
+restarted, Serve makes it answer 404, and a client would conclude that there is no such conversation. It
+answers 503 and asks to try again instead: a mesh has a route for every path.
 
 Standard library only: the script runs at each start and reload of HAProxy, and takes some 20 ms.
 """
@@ -61,12 +63,17 @@ _BIND = re.compile(r"(\s*bind\s+)\S*:(\d+)((?:\s.*)?)", re.DOTALL)
 _SILENT_FOR_S = 9
 """How long the machine of a gateway may not answer, as in `deployments.channel`."""
 
+_UNKNOWN = (
+    "the gateway that had the request {what}, and nobody knows whether it took it: "
+    "send it again with the same Idempotency-Key"
+)
 _ERROR = """http-error status {status} content-type application/json string '{{"error":"{why}"}}'"""
 _DEFAULTS = f"""\
     timeout http-request {_REQUEST_S}s
     {_ERROR.format(status=400, why="this is not a request of HTTP/1.1, or not a whole one")}
     {_ERROR.format(status=408, why="the request took too long to arrive")}
     {_ERROR.format(status=503, why="no gateway can be reached; ask again in a moment")} hdr Retry-After 1
+    {_ERROR.format(status=504, why=_UNKNOWN.format(what="did not answer in time"))}
     option srvtcpka
     srvtcpka-idle {_SILENT_FOR_S // 3}s
     srvtcpka-intvl {_SILENT_FOR_S // 3}s
@@ -75,10 +82,7 @@ _DEFAULTS = f"""\
 """
 _UNACKNOWLEDGED = f" tcp-ut {_SILENT_FOR_S}s"
 """The same for what is sent to a gateway. Of a server: HAProxy (2.8) ignores it in a ``default-server``."""
-_LOST_BODY = (
-    b'{"error":"the gateway that had the request was lost, and nobody knows whether it took it: '
-    b'send it again with the same Idempotency-Key"}'
-)
+_LOST_BODY = f'{{"error":"{_UNKNOWN.format(what="was lost, or its answer cannot be read")}"}}'.encode()
 _LOST = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
     b"Content-Length: %d\r\n\r\n%b" % (len(_LOST_BODY), _LOST_BODY)

@@ -26,7 +26,7 @@ from deployments.services import NodeService, ToolSessionService
 from mesh.config.kept_versions import Versions
 from mesh.config.model import McpServer
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
-from mesh.core.errors import ConfigError, ToolSessionError, Unavailable
+from mesh.core.errors import ConfigError, JournalError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
 from mesh.core.places import ROOT, Place
@@ -536,19 +536,19 @@ def as_one(replicas: Sequence[RemoteSession]) -> ToolSession:
 
 async def first_answers(calls: Iterable[Coroutine[Any, Any, T]], within_s: float) -> tuple[list[T], bool]:
     """The answers that there are after this time, and whether these are all. As long as there is none, it
-    waits on for the first one. Raises `Unavailable` if no call is answered, and the error of any that fails
-    for another reason."""
+    waits on for the first one. Raises `Unavailable` or `JournalError` if no call is answered, and the error
+    of any that fails for another reason."""
     waiting = tasks = {asyncio.create_task(call) for call in calls}
     answers: list[T] = []
-    away: list[Unavailable] = []
+    away: list[BaseException] = []
     try:
         done, waiting = await asyncio.wait(tasks, timeout=within_s)
         while True:
-            for task in done:
-                try:
-                    answers.append(task.result())
-                except Unavailable as problem:
-                    away.append(problem)
+            answers += [task.result() for task in done if not task.exception()]
+            for problem in [failed for task in done if (failed := task.exception())]:
+                if not isinstance(problem, Unavailable | JournalError):
+                    raise problem
+                away.append(problem)
             if answers or not waiting:
                 break
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

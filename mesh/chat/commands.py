@@ -8,6 +8,7 @@ from mesh.chat.transcript import Notice
 from mesh.client.responses import TreeNode
 from mesh.client.rest import MeshClient
 from mesh.core.conversation import MessageView
+from mesh.core.errors import Unavailable
 from mesh.core.view import ConversationSummary
 from mesh.display.text import clean, one_line
 
@@ -78,8 +79,11 @@ async def _resume(context: CommandContext, wanted: str) -> None:
     if not wanted:
         rows = (_row(number, entry) for number, entry in enumerate(page.conversations, 1))
         how = "Type /resume NUMBER or /resume ID to continue one." if page.conversations else "there are none"
-        context.notify(*rows, Notice(how))
+        missing = [Notice("some are missing: a keeper is away")] if page.incomplete else []
+        context.notify(*rows, *missing, Notice(how))
         return
+    if page.incomplete and wanted.isdecimal():  # the numbers were those of another list
+        raise Unavailable("a keeper is away, so the numbers are others now: give the id, or try again")
     by_number = {str(number): entry.id for number, entry in enumerate(page.conversations, 1)}
     await context.resume(by_number.get(wanted, wanted))
 

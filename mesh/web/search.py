@@ -16,10 +16,10 @@ MAX_FOUND = 100
 
 async def search(upstream: Upstream, words: str, headers: dict[str, str]) -> UpstreamResponse:
     """The conversations that have every word, as a listing. ``searched_all`` says whether every conversation
-    was looked at."""
+    was looked at, and ``incomplete`` whether those of a keeper that is away are missing."""
     wanted = words.lower().split()
     hits: list[dict[str, Any]] = []
-    cursor, is_whole = "", True
+    cursor, incomplete = "", False
     for _ in range(MAX_PAGES):
         params = {"limit": str(PER_PAGE)} | ({"cursor": cursor} if cursor else {})
         response = await upstream.request("GET", "/conversations", headers=headers, params=params)
@@ -28,11 +28,12 @@ async def search(upstream: Upstream, words: str, headers: dict[str, str]) -> Ups
         page = msgspec.json.decode(response.body)
         hits += [entry for entry in page["conversations"] if _has(entry, wanted)]
         cursor = page.get("next_cursor", "")
-        is_whole = is_whole and not page.get("incomplete")
-        if not cursor or len(hits) >= MAX_FOUND:
+        incomplete = page.get("incomplete", False)
+        # A keeper that is away is waited for in each page.
+        if not cursor or len(hits) >= MAX_FOUND or incomplete:
             break
-    is_whole = is_whole and not cursor and len(hits) <= MAX_FOUND
-    listing = {"conversations": hits[:MAX_FOUND], "searched_all": is_whole}
+    searched_all = not cursor and len(hits) <= MAX_FOUND
+    listing = {"conversations": hits[:MAX_FOUND], "searched_all": searched_all, "incomplete": incomplete}
     return UpstreamResponse(200, msgspec.json.encode(listing), {})
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from mesh.core.events import LlmCall
 from mesh.llm.port import LlmRequest
+from mesh.local.local_backend import LocalBackend
 from mesh.mcp.progress import Progress
 from tests.chat.screen import CTRL_C, CTRL_D, Screen, chat_env
 from tests.worlds.live import LiveMesh, Spoken
@@ -314,6 +315,23 @@ def test_ctrl_d_at_a_question_leaves_it_waiting_and_resume_asks_it_again(
         screen.press("a")
         screen.wait("Added.")
     assert mesh.mesh.ledger.lines == ["add 3"]
+
+
+def test_while_a_keeper_is_away_the_list_says_so_and_its_numbers_mean_nothing(
+    live: Live, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_reachable(backend: LocalBackend, request: Any) -> tuple[list[Any], bool]:
+        return await backend.ask_all(request), False
+
+    mesh = live(says("hi"))
+    with Screen("--url", mesh.url, env=env) as screen:
+        screen.say("hello")
+        screen.ready()
+        monkeypatch.setattr(LocalBackend, "ask_reachable", ask_reachable)
+        screen.say("/resume")
+        screen.wait("some are missing: a keeper is away")
+        screen.say("/resume 1")
+        screen.wait("give the id, or try again")
 
 
 def test_a_conversation_that_is_resumed_shows_what_its_newest_turn_has_used_of_its_limits(

@@ -50,12 +50,14 @@ def test_while_a_keeper_is_away_the_conversations_of_the_others_are_listed(sever
         whole = client.get("/conversations?limit=500")
         away = several.mesh.find("ray::KeeperActor")[0]
         away.send_signal(signal.SIGSTOP)
-        some = client.get("/conversations?limit=500")
-        assert some["incomplete"] is True
-        assert 0 < some["summary"]["total"] < whole["summary"]["total"]
-        ids = {each["id"] for each in whole["conversations"]}
-        assert ids > {each["id"] for each in some["conversations"]} > set()
-        away.send_signal(signal.SIGCONT)
+        try:
+            some = client.get("/conversations?limit=500")
+            assert some["incomplete"] is True
+            assert 0 < some["summary"]["total"] < whole["summary"]["total"]
+            ids = {each["id"] for each in whole["conversations"]}
+            assert ids > {each["id"] for each in some["conversations"]} > set()
+        finally:
+            away.send_signal(signal.SIGCONT)
         until(lambda: client.get("/conversations?limit=500") == whole)
 
 

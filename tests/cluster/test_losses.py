@@ -9,9 +9,10 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cluster.chaos import SEED, at_work
@@ -30,7 +31,7 @@ log = logging.getLogger("tests")
 AWAY_S = (11.0, 14.0)
 """How long a machine is silent: longer than a lease, and shorter than Ray waits by default, so that the same
 processes come back to what others have done meanwhile."""
-EPOCHS = "select number, epoch from mesh.shard order by number"
+EPOCHS = "select number, epoch from mesh.shard"
 
 
 @pytest.fixture
@@ -49,9 +50,12 @@ class Chance:
         self.kinds: dict[str, tuple[int, Callable[[Machine], None]]] = {
             "cut off": (9, lambda machine: self._silent(machine, machine.cut)),
             "mute": (7, lambda machine: self._silent(machine, machine.mute)),
-            "its keeper killed": (6, lambda machine: self._kill(machine, "ray::KeeperActor")),
-            "its node killed": (4, lambda machine: self._kill(machine, "ray::NodeActor")),
-            "the session killed": (2, lambda _: self._kill_session()),
+            "its keeper killed": (6, lambda machine: self._kill([machine], "ray::KeeperActor")),
+            "the nodes killed": (4, lambda _: self._kill(cluster.others, "ray::NodeActor")),
+            "the session killed": (
+                2,
+                lambda _: self._kill([cluster.head, *cluster.others], "ray::McpSession"),
+            ),
             "killed": (2, self._kill_all),
         }
 
@@ -71,21 +75,18 @@ class Chance:
         until(lambda: len(self._cluster.lines()) > lines, WITHIN_S)
 
     def _silent(self, machine: Machine, lose: Callable[[], None]) -> None:
+        before = epochs(self._cluster)
         lose()
         time.sleep(self._random.uniform(*AWAY_S))
+        assert epochs(self._cluster) != before, "nobody took over what the machine had"
         machine.mend()
 
-    def _kill(self, machine: Machine, name: str) -> None:
-        before = self._cluster.hosts()
-        killed = machine.find(name)
+    def _kill(self, machines: Sequence[Machine], name: str) -> None:
+        """Kills processes of this name, and returns when there are others."""
+        killed = until(lambda: found(machines, name), WITHIN_S)
         for process in killed:
             process.kill()
-        if killed and name == "ray::KeeperActor":
-            until(lambda: not before <= self._cluster.hosts(), WITHIN_S)
-
-    def _kill_session(self) -> None:
-        for machine in (self._cluster.head, *self._cluster.others):
-            self._kill(machine, "ray::McpSession")
+        until(lambda: found(machines, name) - killed, WITHIN_S)
 
     def _kill_all(self, machine: Machine) -> None:
         machine.kill()
@@ -95,7 +96,7 @@ class Chance:
 
 def test_random_losses_of_machines_lose_nothing_and_repeat_nothing(cluster: Cluster) -> None:
     until(lambda: cluster.is_spread(3), WITHIN_S)
-    chance, epochs = Chance(cluster), dict(cluster.database.execute(cluster.url, EPOCHS))
+    chance, before = Chance(cluster), epochs(cluster)
     with at_work(cluster.mesh.url, lambda client: converse(client, cluster), people=2) as people:
         for number, kind in enumerate(chance.some(LOSSES)):
             begun = time.monotonic()
@@ -103,9 +104,9 @@ def test_random_losses_of_machines_lose_nothing_and_repeat_nothing(cluster: Clus
             log.info("%d, %s: all machines are back after %.1f s", number, kind, time.monotonic() - begun)
             for gave_up in (person for person in people if person.done()):
                 gave_up.result()
-            now = dict(cluster.database.execute(cluster.url, EPOCHS))
-            assert [shard for shard in epochs if now[shard] < epochs[shard]] == []
-            epochs = now
+            now = epochs(cluster)
+            assert [shard for shard in before if now[shard] < before[shard]] == []
+            before = now
     told = [each for person in people for each in person.result()]
     with Client(cluster.mesh.url) as client:
         lines = cluster.lines()
@@ -115,6 +116,16 @@ def test_random_losses_of_machines_lose_nothing_and_repeat_nothing(cluster: Clus
     log.info("%d conversations, %d lines, unknown outcomes: %s", len(told), len(lines), dict(asked))
     assert {line for line, count in lines.items() if count > 1} == set()
     assert cluster.database.execute(cluster.url, GAPS) == []
+
+
+def epochs(cluster: Cluster) -> dict[int, int]:
+    """The epoch of each shard."""
+    return dict(cluster.database.execute(cluster.url, EPOCHS))
+
+
+def found(machines: Sequence[Machine], name: str) -> set[psutil.Process]:
+    """The processes of this name there."""
+    return {process for machine in machines for process in machine.find(name)}
 
 
 def converse(client: Client, cluster: Cluster) -> Told:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deployments.remote import first_answers
-from mesh.core.errors import Conflict, Unavailable
+from mesh.core.errors import Conflict, JournalError, Unavailable
 
 
 async def says(what: str, after: asyncio.Event | None = None) -> str:
@@ -17,6 +17,10 @@ async def says(what: str, after: asyncio.Event | None = None) -> str:
 
 async def away() -> str:
     raise Unavailable("a keeper does not answer")
+
+
+async def cannot_read() -> str:
+    raise JournalError("a journal cannot be read")
 
 
 async def wrong() -> str:
@@ -33,7 +37,7 @@ async def test_all_answers_are_waited_for() -> None:
 async def test_one_that_is_late_or_away_is_left_out_and_no_call_of_it_goes_on() -> None:
     never = asyncio.Event()
     assert await first_answers([says("a"), says("b", never)], 0.01) == (["a"], False)
-    assert await first_answers([says("a"), away()], 60) == (["a"], False)
+    assert await first_answers([says("a"), away(), cannot_read()], 60) == (["a"], False)
     await asyncio.sleep(0)
     assert len(asyncio.all_tasks()) == 1
 

@@ -289,7 +289,7 @@ async def test_a_search_says_that_conversations_of_a_keeper_that_is_away_are_mis
         assert (await client.get("/api/conversations")).json()["incomplete"] is True
         found = (await client.get("/api/conversations", params={"q": "apples"})).json()
         assert [entry["title"] for entry in found["conversations"]] == ["apples"]
-        assert found["searched_all"] is False
+        assert found["incomplete"] is True
 
 
 async def test_conversations_are_found_by_words_of_title_id_or_session() -> None:

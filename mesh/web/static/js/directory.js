@@ -17,6 +17,7 @@ import { messageOf } from "./api.js";
  * @property {boolean} loading
  * @property {string} problem
  * @property {boolean} isWhole
+ * @property {boolean} isIncomplete
  */
 
 const PER_PAGE = "50";
@@ -24,7 +25,7 @@ const DEBOUNCE_MS = 250;
 
 export class Directory {
   /** @type {List} */
-  state = { entries: [], summary: null, cursor: "", status: "", words: "", loading: true, problem: "", isWhole: true };
+  state = { entries: [], summary: null, cursor: "", status: "", words: "", loading: true, problem: "", isWhole: true, isIncomplete: false };
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   #timer;
   #asked = 0;
@@ -69,7 +70,9 @@ export class Directory {
       if (asked !== this.#asked) return;
       const entries = cursor ? [...this.state.entries, ...page.conversations] : page.conversations;
       const summary = page.summary ?? this.state.summary;
-      this.#set({ entries, summary, cursor: page.next_cursor ?? "", isWhole: page.searched_all ?? !page.incomplete, loading: false, problem: "" });
+      // What was missing in an earlier page still is.
+      const isIncomplete = Boolean(page.incomplete) || (Boolean(cursor) && this.state.isIncomplete);
+      this.#set({ entries, summary, cursor: page.next_cursor ?? "", isWhole: page.searched_all ?? true, isIncomplete, loading: false, problem: "" });
     } catch (error) {
       if (asked === this.#asked) this.#set({ problem: messageOf(error), loading: false });
     }

@@ -35,7 +35,8 @@ export function Sidebar({ list, directory, current, open, isOpen, close }) {
         ${list.entries.map((entry) => html`<${Entry} key=${entry.id} entry=${entry} isCurrent=${entry.id === current} open=${open} />`)}
         ${list.problem && html`<p class="problem">${list.problem}</p>`}
         ${!list.entries.length && !list.problem && html`<p class="faint">${list.loading ? "Loading …" : nothing(list)}</p>`}
-        ${!list.isWhole && html`<p class="faint">${list.words ? "There may be more: search with more words." : "Some are missing as long as a keeper is away."}</p>`}
+        ${!list.isWhole && html`<p class="faint">There may be more: search with more words.</p>`}
+        ${list.isIncomplete && html`<p class="faint">Some are missing: a keeper is away.</p>`}
         ${list.cursor && !list.words && html`<button class="link" onClick=${directory.more}>Older conversations</button>`}
       </nav>
     </aside>
