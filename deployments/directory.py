@@ -18,6 +18,7 @@ from deployments.services import KEEPER, KeeperService
 from deployments.tls import client_tls
 from mesh.core.errors import JournalError, Unavailable
 from mesh.journal.shards import RENEW_EVERY_S, HostRecord, ShardMap, Shards
+from mesh.metrics.meters import Series
 from mesh.runtime.logs import fields
 
 _ASKS_EVERY_S = 0.2
@@ -57,7 +58,14 @@ class KeeperDirectory:
 
     async def alive(self, host: HostRecord) -> None:
         """Returns if a host answers. Raises `Unavailable`."""
-        await KEEPER.stub(self.channel(host), f"keeper {host.name}").alive()
+        await self._stub(host).alive()
+
+    async def metrics(self, host: HostRecord) -> list[Series]:
+        """What a host has measured. Raises `MeshError`."""
+        return await self._stub(host).metrics()
+
+    def _stub(self, host: HostRecord) -> KeeperService:
+        return KEEPER.stub(self.channel(host), f"keeper {host.name}")
 
     async def newest(self) -> ShardMap:
         """The map as it is now. Raises `Unavailable` if the store does not answer."""

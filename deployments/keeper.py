@@ -20,6 +20,7 @@ from mesh.journal.shards import GivenShard, HostRecord
 from mesh.keeper.replies import FollowReply, Reply, WatchReply
 from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
 from mesh.local.keeper_host import KeeperHost, OpenShard, kept_when_there
+from mesh.metrics.meters import Series
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.push.sender import WebhookSender
@@ -63,6 +64,9 @@ class KeeperActor(Actor):
 
     async def follow(self, shard: int, request: Follow | FollowAgents) -> FollowReply:
         return await self._keepers.call(shard, lambda opened: opened.keeper.follow(request))
+
+    async def metrics(self) -> list[Series]:
+        return self._keepers.metrics()
 
     async def alive(self) -> None:
         """See `KeeperService`."""

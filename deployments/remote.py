@@ -8,6 +8,7 @@ node      `RemoteRecorder`                ──►  keepers
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Sequence
@@ -38,10 +39,13 @@ from mesh.keeper.requests import Follow, FollowAgents, Page, Recent, Request, Re
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
+from mesh.metrics.meters import Series
+from mesh.metrics.table import KEEPERS_AWAY, SHARDS_WITHOUT_KEEPER
 from mesh.net.backoff import Backoff
 from mesh.net.silent_peers import SilentPeers
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
+from mesh.runtime.logs import fields
 from mesh.store.chosen import store_of
 from mesh.tree.turn import (
     AbandonedTask,
@@ -71,6 +75,7 @@ _GRACE_S = 5.0
 """How much longer than its own bound a call to a session's actor may take: so that the session's own error,
 which says more, arrives first."""
 
+_log = logging.getLogger("mesh.gateway")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -111,6 +116,22 @@ class RayBackend:
     @property
     def shards(self) -> int:
         return self._blueprint.shards
+
+    async def metrics(self) -> dict[str, list[Series]]:
+        map = await self._directory.newest()
+        hosts = [host for host in map.hosts if host.is_live]
+        answers = await asyncio.gather(
+            *(self._directory.metrics(host) for host in hosts), return_exceptions=True
+        )
+        found: dict[str, list[Series]] = {}
+        for host, answer in zip(hosts, answers, strict=True):
+            if isinstance(answer, BaseException):
+                _log.warning("event=keeper_not_measured keeper=%r %s", host.name, fields(message=answer))
+            else:
+                found[host.name] = answer
+        of_none = sum(map.host_of(shard) is None for shard in range(self.shards))
+        gauges = {SHARDS_WITHOUT_KEEPER: of_none, KEEPERS_AWAY: len(hosts) - len(found)}
+        return {**found, "": [Series(metric.name, (), now) for metric, now in gauges.items()]}
 
     async def tools(self) -> list[dict[str, Any]]:
         catalogues = await asyncio.gather(*(session.catalogue() for session in self._sessions))

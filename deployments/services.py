@@ -17,6 +17,7 @@ from mesh.keeper.replies import FollowReply, Reply, WatchReply
 from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome
 from mesh.mcp.progress import Progress
+from mesh.metrics.meters import Series
 from mesh.policy.grants import Grant
 from mesh.tree.turn import (
     AbandonedTask,
@@ -47,6 +48,10 @@ class KeeperService(Recorder, Protocol):
 
     async def receive(self, given: GivenShard) -> bool:
         """See `KeeperHost.receive`."""
+        ...
+
+    async def metrics(self) -> list[Series]:
+        """See `KeeperHost.metrics`."""
         ...
 
     async def alive(self) -> None:
@@ -99,6 +104,7 @@ KEEPER = Service(
         KeeperService.watch: CallTerms(repeat_for_s=60, retry_after_s=5, cancels=True),
         KeeperService.follow: CallTerms(repeat_for_s=60, retry_after_s=5, cancels=True),
         KeeperService.alive: CallTerms(within_s=2),
+        KeeperService.metrics: CallTerms(within_s=2),
         KeeperService.receive: CallTerms(within_s=10),  # longer than `KeeperHost.receive` takes
         # A pass waits for these; when the keeper does not answer for so long, the pass is interrupted.
         KeeperService.append: CallTerms(repeat_for_s=FOREVER, within_s=30),

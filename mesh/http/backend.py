@@ -1,10 +1,12 @@
 """The port from the gateway to the keepers, and its bound: how many requests are under way at once."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from mesh.core.errors import Unavailable
 from mesh.keeper.replies import WatchedEvents
 from mesh.keeper.requests import RequestFor, Watch
+from mesh.metrics.meters import Series
 from mesh.policy.book import GrantBook
 
 R = TypeVar("R")
@@ -47,6 +49,11 @@ class Backend(Protocol):
     @property
     def grant_book(self) -> GrantBook:
         """The decisions that are remembered for good: the same book that the keepers write to."""
+        ...
+
+    async def metrics(self) -> Mapping[str, Sequence[Series]]:
+        """What each keeper has measured, by its name; under the empty name what is known without them. One
+        that does not answer is left out. Raises `Unavailable`."""
         ...
 
     async def tools(self) -> list[dict[str, Any]]:
@@ -99,6 +106,9 @@ class BoundedBackend:
     @property
     def grant_book(self) -> GrantBook:
         return self._backend.grant_book
+
+    async def metrics(self) -> Mapping[str, Sequence[Series]]:
+        return await self._backend.metrics()
 
     async def tools(self) -> list[dict[str, Any]]:
         return await self._backend.tools()

@@ -308,6 +308,7 @@ _MESSAGES: Examples = {
     "within a budget": {"message": "list all resources", "budget": {"max_cost_usd": 0.05, "max_time_s": 60}},
 }
 _STREAM, _LINES = "text/event-stream", "application/x-ndjson"
+_METRICS = "text/plain"
 _MEDIA_EXAMPLES = {
     _STREAM: 'event: llm_call\nid: 3\ndata: {"type":"llm_call","conversation_id":"9b2f…","turn":1,"node":"0",'
     '"step":"0/llm/0","time":"2026-01-01T12:00:00.000Z","seq":3,"text":"There are none."}'
@@ -601,6 +602,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         _LINES,
         errors=(*_BAD, *_BUSY),
         conflict="conversation … is here already",
+    ),
+    ("GET", "/metrics"): Operation(
+        "operations",
+        "What was measured, for Prometheus",
+        _METRICS,
+        about="Counters, histograms and gauges in the text format of Prometheus",
+        errors=(503,),
     ),
     ("GET", "/policy/grants"): Operation(
         "policy",

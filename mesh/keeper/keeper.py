@@ -113,6 +113,9 @@ from mesh.keeper.retention import Retention, RetentionDays
 from mesh.keeper.shard import Shard
 from mesh.keeper.store_losses import AcknowledgedEnds
 from mesh.keeper.transfer import exported_lines, imported_events
+from mesh.metrics.meters import Meters
+from mesh.metrics.of_events import note_events
+from mesh.metrics.table import APPEND_SECONDS
 from mesh.policy.book import GrantBook
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
@@ -179,7 +182,9 @@ class Keeper:
         listing: Listing | None = None,
         recovering: asyncio.Semaphore | None = None,
         acknowledged: AcknowledgedEnds | None = None,
+        meters: Meters | None = None,
     ) -> None:
+        self.meters = meters or Meters()
         self._journal = journal
         self._settings = settings
         self._push = push
@@ -219,6 +224,16 @@ class Keeper:
             self._grants,
             recovering or asyncio.Semaphore(settings.max_recovering),
         )
+
+    @property
+    def loaded(self) -> int:
+        """How many conversations are in memory."""
+        return self._shard.loaded
+
+    @property
+    def driven(self) -> int:
+        """How many turns are driven."""
+        return self._shard.driven
 
     async def start(self, tokens: Mapping[str, str] | None = None) -> None:
         """Takes the shard over and goes on with every turn that was left open. ``tokens`` are the `tokens` of
@@ -766,6 +781,8 @@ class Keeper:
     # -- called by the shard and by what looks for covered approvals
 
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
+        self.meters.observe(APPEND_SECONDS, loaded.append_took_s)
+        note_events(self.meters, loaded.conversation, events)
         self._feeds.appended(loaded, events)
         self._note_changed_agents(loaded)
         self._push.on_journaled(loaded.conversation.id, events)

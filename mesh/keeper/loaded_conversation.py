@@ -10,6 +10,7 @@ Appends go one at a time; each is deduplicated by event key, numbered, made dura
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -148,6 +149,7 @@ class LoadedConversation:
         self.token = ""
         self.held_message: UserMessage | None = None
         self.is_journal_failing = False  # whether the last append failed
+        self.append_took_s = 0.0
         self.refused_because = ""  # why the journal will never take something of the newest turn
         self.is_dropped = False  # see `drop`
         self._dropped_because: MeshError | None = None
@@ -707,7 +709,9 @@ class LoadedConversation:
         try:
             entry = await self._entry_after(conversation_id, events) if self._lists_ahead else None
             append = Append(conversation_id, self.conversation.seq, events, entry)
+            begun = time.monotonic()
             size = await self._journal.append(self._shard, self._epoch, append)
+            self.append_took_s = time.monotonic() - begun
         except JournalError as problem:
             self.is_journal_failing = True
             self._ahead = None

@@ -75,6 +75,16 @@ class Shard:
             self._snapshots = Snapshots(journal, f"index2_{number}.json", index)
         self.listing: Listing = listing
 
+    @property
+    def loaded(self) -> int:
+        """How many conversations are in memory."""
+        return len(self._loaded)
+
+    @property
+    def driven(self) -> int:
+        """How many turns are driven."""
+        return sum(each.driver is not None and not each.driver.done() for each in self._loaded.values())
+
     async def open(self, tokens: Mapping[str, str]) -> int:
         """Takes the shard over, finds out which conversations there are, and returns the epoch. ``tokens``
         are those of `tokens` where it was before."""

@@ -40,6 +40,8 @@ from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.keeper.recorder import KeeperRecorder
 from mesh.keeper.retention import RetentionDays
 from mesh.keeper.store_losses import AcknowledgedEnds
+from mesh.metrics.meters import Meters, Series
+from mesh.metrics.table import LOADED, OPEN_TURNS, SHARDS, SHARDS_OPENED
 from mesh.net.backoff import Backoff
 from mesh.net.silent_peers import SilentPeers
 from mesh.push.port import EventNotifications
@@ -215,6 +217,7 @@ class KeeperHost:
         self._closing: set[asyncio.Task[None]] = set()
         self._recovering = asyncio.Semaphore(_MOST_RECOVERING)  # a bound of the process, for all its shards
         self._acknowledged = AcknowledgedEnds()
+        self._meters = Meters()
         self._timeline = ""  # of the store when it was last known to have all that it acknowledged
 
     async def start(self) -> None:
@@ -238,6 +241,16 @@ class KeeperHost:
         result = await held.call(work)
         self._check_lease()  # what was read may have been changed by another host since
         return result
+
+    def metrics(self) -> list[Series]:
+        """What was measured here, and how much is here."""
+        keepers = [held.now().keeper for held in self._held.values() if held.is_open]
+        gauges = {
+            SHARDS: len(keepers),
+            LOADED: sum(keeper.loaded for keeper in keepers),
+            OPEN_TURNS: sum(keeper.driven for keeper in keepers),
+        }
+        return [*self._meters.series(), *(Series(metric.name, (), now) for metric, now in gauges.items())]
 
     def keeper(self, shard: int) -> Keeper:
         """The keeper of a shard that is open here, and stays."""
@@ -434,6 +447,7 @@ class KeeperHost:
                 await opened.keeper.close()
                 raise
             else:
+                self._meters.add(SHARDS_OPENED)
                 return opened
         raise AssertionError("delays are without end")
 
@@ -494,6 +508,7 @@ class KeeperHost:
             store.listing(number),
             self._recovering,
             self._acknowledged,
+            self._meters,
         )
         return OpenShard(keeper, push)
 

@@ -11,6 +11,7 @@ from mesh.keeper.keeper import Keeper
 from mesh.keeper.replies import Reply, WatchedEvents, WatchReply, raise_for_refusal
 from mesh.keeper.requests import Follow, FollowAgents, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue
+from mesh.metrics.meters import Series
 from mesh.policy.book import GrantBook
 
 R = TypeVar("R")
@@ -52,6 +53,11 @@ class LocalBackend:
     async def follow(self, shard: int, request: RequestFor[R]) -> R:
         reply = await self._keepers[shard].follow(cast(Follow | FollowAgents, request))
         return cast(R, raise_for_refusal(travelled(reply, type(reply))))
+
+    async def metrics(self) -> dict[str, list[Series]]:
+        # The keepers of a process may share their meters.
+        meters = {id(keeper.meters): keeper.meters for keeper in self._keepers}
+        return {"local": [each for found in meters.values() for each in found.series()]}
 
     async def tools(self) -> list[dict[str, Any]]:
         return [

@@ -6,7 +6,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cluster.client import Client
 from tests.cluster.model import Model
@@ -41,6 +43,18 @@ def test_a_decision_for_good_settles_what_waits_with_every_keeper_once_even_if_o
         grants = client.get("/policy/grants")["grants"]
         assert [each["grant"]["approval"] for each in grants] == [uuids[0]]
         assert several.lines() == dict.fromkeys(LINES, 1)
+
+
+def test_each_keeper_tells_what_it_has_measured(several: World) -> None:
+    with Client(several.mesh.url) as client:
+        client.post("/conversations", {"message": "hello"})
+    text = httpx.get(f"{several.mesh.url}/metrics", timeout=60).text
+    samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
+    shards = {each.labels["keeper"]: each.value for each in samples if each.name == "mesh_shards"}
+    assert (len(shards), sum(shards.values())) == (KEEPERS, KEEPERS)
+    gauges = {each.name: each.value for each in samples if not each.labels["keeper"]}
+    assert (gauges["mesh_shards_without_keeper"], gauges["mesh_keepers_away"]) == (0, 0)
+    assert sum(each.value for each in samples if each.name == "mesh_turns_total") >= 1
 
 
 def test_while_a_keeper_is_away_the_conversations_of_the_others_are_listed(several: World) -> None:

@@ -50,6 +50,7 @@ from mesh.config.policy import (
 from mesh.gateway.app import http_app
 from mesh.http.backend import Backend
 from mesh.llm.installed import installed, names
+from mesh.metrics import table
 from mesh.servers.llm_stub.script import Script
 from mesh.web.config import WebConfig
 from tests.worlds.documents import MANUAL, ROOT, name_of
@@ -123,6 +124,16 @@ def test_the_keys_of_a_node_are_all_described() -> None:
     rows = _rows(_section(TREES.read_text(), "Keys of a node"))
     told = {key for cell, *_ in rows for key in re.findall(r"`(\w+)`", cell)}
     assert told == {field.alias or name for name, field in AgentNode.model_fields.items()}
+
+
+def test_every_metric_is_described_as_prometheus_is_told() -> None:
+    section = Path("docs/operate.md").read_text().partition("## Metrics")[2].partition("## Ports")[0]
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| `")]
+    named = [
+        [f"`{each.name}`", each.kind, ", ".join(f"`{label}`" for label in each.labels), each.help]
+        for each in table.ALL
+    ]
+    assert [[cell.strip() for cell in row] for row in rows] == named
 
 
 def test_every_request_that_is_described_has_a_route() -> None:

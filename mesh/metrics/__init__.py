@@ -1,0 +1,1 @@
+"""What an operator's monitoring sees: counters, histograms and gauges, most of them derived from events."""
