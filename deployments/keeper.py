@@ -66,7 +66,7 @@ class KeeperActor(Actor):
         return await self._keepers.call(shard, lambda opened: opened.keeper.follow(request))
 
     async def metrics(self) -> list[Series]:
-        return self._keepers.metrics()
+        return await self._keepers.metrics()
 
     async def alive(self) -> None:
         """See `KeeperService`."""

@@ -40,6 +40,7 @@ from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
 from mesh.metrics.meters import Series
+from mesh.metrics.of_events import waiting_since
 from mesh.metrics.table import KEEPERS_AWAY, SHARDS_WITHOUT_KEEPER
 from mesh.net.backoff import Backoff
 from mesh.net.silent_peers import SilentPeers
@@ -131,7 +132,9 @@ class RayBackend:
                 found[host.name] = answer
         of_none = sum(map.host_of(shard) is None for shard in range(self.shards))
         gauges = {SHARDS_WITHOUT_KEEPER: of_none, KEEPERS_AWAY: len(hosts) - len(found)}
-        return {**found, "": [Series(metric.name, (), now) for metric, now in gauges.items()]}
+        listing = self._store.listing()
+        waiting = waiting_since([await listing.waiting_since()]) if listing else []
+        return {**found, "": [*(Series(metric.name, (), now) for metric, now in gauges.items()), *waiting]}
 
     async def tools(self) -> list[dict[str, Any]]:
         catalogues = await asyncio.gather(*(session.catalogue() for session in self._sessions))

@@ -122,6 +122,12 @@ class Index:
     async def deadlines(self) -> Sequence[tuple[str, str]]:
         return [(kept.expires_at, i) for i, kept in self._kept.items() if kept.expires_at]
 
+    async def waiting_since(self) -> str:
+        """Looks at each conversation."""
+        summaries = (kept.summary for kept in self._kept.values())
+        waiting = (each.pending_approval for each in summaries if each.status == "waiting_approval")
+        return min((asked.created_at for asked in waiting if asked), default="")
+
     async def asking(self) -> Mapping[str, Sequence[str]]:
         return {agent: list(found) for agent, found in self._asking.items() if found}
 

@@ -141,6 +141,10 @@ class Listing(Protocol):
         """(when, conversation) of the approvals that expire first in their conversation."""
         ...
 
+    async def waiting_since(self) -> str:
+        """When the approval was asked for that waits longest; empty if none does."""
+        ...
+
     async def asking(self) -> Mapping[str, Sequence[str]]:
         """The conversations that wait for decisions which may be remembered for good, by `asking` agent."""
         ...

@@ -235,6 +235,10 @@ class Keeper:
         """How many turns are driven."""
         return self._shard.driven
 
+    async def waiting_since(self) -> str:
+        """See `Listing`."""
+        return await self._shard.listing.waiting_since()
+
     async def start(self, tokens: Mapping[str, str] | None = None) -> None:
         """Takes the shard over and goes on with every turn that was left open. ``tokens`` are the `tokens` of
         the keeper that gave it away."""

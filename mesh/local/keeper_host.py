@@ -41,6 +41,7 @@ from mesh.keeper.recorder import KeeperRecorder
 from mesh.keeper.retention import RetentionDays
 from mesh.keeper.store_losses import AcknowledgedEnds
 from mesh.metrics.meters import Meters, Series
+from mesh.metrics.of_events import waiting_since
 from mesh.metrics.table import LOADED, OPEN_TURNS, SHARDS, SHARDS_OPENED
 from mesh.net.backoff import Backoff
 from mesh.net.silent_peers import SilentPeers
@@ -242,7 +243,7 @@ class KeeperHost:
         self._check_lease()  # what was read may have been changed by another host since
         return result
 
-    def metrics(self) -> list[Series]:
+    async def metrics(self) -> list[Series]:
         """What was measured here, and how much is here."""
         keepers = [held.now().keeper for held in self._held.values() if held.is_open]
         gauges = {
@@ -250,7 +251,11 @@ class KeeperHost:
             LOADED: sum(keeper.loaded for keeper in keepers),
             OPEN_TURNS: sum(keeper.driven for keeper in keepers),
         }
-        return [*self._meters.series(), *(Series(metric.name, (), now) for metric, now in gauges.items())]
+        # A store that has a listing is asked once, for all hosts.
+        listed = keepers if self._store.listing() is None else []
+        waiting = waiting_since([await keeper.waiting_since() for keeper in listed])
+        here = [Series(metric.name, (), now) for metric, now in gauges.items()]
+        return [*self._meters.series(), *here, *waiting]
 
     def keeper(self, shard: int) -> Keeper:
         """The keeper of a shard that is open here, and stays."""

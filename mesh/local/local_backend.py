@@ -12,6 +12,7 @@ from mesh.keeper.replies import Reply, WatchedEvents, WatchReply, raise_for_refu
 from mesh.keeper.requests import Follow, FollowAgents, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue
 from mesh.metrics.meters import Series
+from mesh.metrics.of_events import waiting_since
 from mesh.policy.book import GrantBook
 
 R = TypeVar("R")
@@ -57,7 +58,10 @@ class LocalBackend:
     async def metrics(self) -> dict[str, list[Series]]:
         # The keepers of a process may share their meters.
         meters = {id(keeper.meters): keeper.meters for keeper in self._keepers}
-        return {"local": [each for found in meters.values() for each in found.series()]}
+        measured = [each for found in meters.values() for each in found.series()]
+        return {
+            "local": [*measured, *waiting_since([await keeper.waiting_since() for keeper in self._keepers])]
+        }
 
     async def tools(self) -> list[dict[str, Any]]:
         return [

@@ -19,7 +19,7 @@ from mesh.core.events import (
     ToolResult,
 )
 from mesh.metrics import table
-from mesh.metrics.meters import Meters
+from mesh.metrics.meters import Meters, Series
 
 
 def note_events(meters: Meters, conversation: Conversation, events: Iterable[AnyEvent]) -> None:
@@ -44,11 +44,22 @@ def note_events(meters: Meters, conversation: Conversation, events: Iterable[Any
 
 def seconds_between(earlier: str, later: str) -> float:
     """The time between two times of events, 0 where one of them has none."""
+    begun, ended = _moment(earlier), _moment(later)
+    return max(0.0, (ended - begun).total_seconds()) if begun and ended else 0.0
+
+
+def waiting_since(times: Iterable[str]) -> list[Series]:
+    """The gauge of the earliest of these times, each of which may be empty; none if all are."""
+    known = [moment for time in times if (moment := _moment(time)) is not None]
+    return [Series(table.WAITING_SINCE.name, (), min(known).timestamp())] if known else []
+
+
+def _moment(time: str) -> datetime | None:
     try:
-        took = datetime.fromisoformat(later) - datetime.fromisoformat(earlier)
-    except (ValueError, TypeError):  # a time of an import may have any form
-        return 0.0
-    return max(0.0, took.total_seconds())
+        found = datetime.fromisoformat(time)
+    except ValueError:  # a time of an import may have any form
+        return None
+    return found if found.tzinfo else None
 
 
 def _note_call(meters: Meters, call: LlmCall) -> None:

@@ -124,6 +124,11 @@ WAITING = Metric(
     help="Conversations by status; those that wait for a person are waiting_approval.",
     labels=("status",),
 )
+WAITING_SINCE = Metric(
+    name="mesh_approvals_waiting_since_timestamp_seconds",
+    kind="gauge",
+    help="When the approval was asked for that waits longest, in Unix time (PostgreSQL: of all keepers).",
+)
 KEEPERS_AWAY = Metric(
     name="mesh_keepers_away",
     kind="gauge",
@@ -134,5 +139,5 @@ ALL = (
     *(LLM_SECONDS, LLM_TOKENS, LLM_COST, LLM_LOST, TURNS, TURN_SECONDS, CONVERSATIONS, TOOL_CALLS),
     *(TOOL_SECONDS, APPROVALS_REQUIRED, APPROVALS_RESOLVED, LIMITS_REACHED, AGENTS_STARTED, STORE_LOSSES),
     *(APPEND_SECONDS, SHARDS_OPENED, SHARDS, SHARDS_WITHOUT_KEEPER, LOADED, OPEN_TURNS),
-    *(WAITING, KEEPERS_AWAY),
+    *(WAITING, WAITING_SINCE, KEEPERS_AWAY),
 )

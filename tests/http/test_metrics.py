@@ -1,8 +1,10 @@
 """``GET /metrics``, as Prometheus asks it."""
 
+import time
 from pathlib import Path
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mesh.access import keys
@@ -17,8 +19,14 @@ async def test_what_was_measured_is_there_for_prometheus() -> None:
         app = http_app(LocalBackend(mesh), mesh.config, b"secret")
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             body = (await http.post("/conversations", json={"message": "add"})).json()
+            waits = await http.get("/metrics")
             await http.post(f"/approvals/{body['result']['approval']['uuid']}", json={"approved": True})
             answer = await http.get("/metrics")
+    (since,) = [
+        line.split()[1] for line in waits.text.splitlines() if line.startswith("mesh_approvals_waiting_since")
+    ]
+    assert float(since) == pytest.approx(time.time(), abs=60)
+    assert "mesh_approvals_waiting_since" not in answer.text
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     samples = [each for family in text_string_to_metric_families(answer.text) for each in family.samples]
     assert {each.labels["gen_ai_agent_name"] for each in samples} == {mesh.config.name}

@@ -301,6 +301,16 @@ async def test_the_first_deadline_of_each_conversation_is_known_until_it_is_deci
     assert list(await listed.listing.deadlines()) == [(at(45), one)]
 
 
+async def test_it_is_known_since_when_an_approval_waits_until_it_is_decided(listed: Listed) -> None:
+    assert await listed.listing.waiting_since() == ""
+    first, second = new_ids(2)
+    for id, when in ((first, 20), (second, 10)):
+        await listed.append(id, created(id), *asked(2, second=when))
+    assert await listed.listing.waiting_since() == at(10)
+    await listed.append(second, Completed(seq=5, turn=1, response="done", time=at(40)))
+    assert await listed.listing.waiting_since() == at(20)
+
+
 async def test_agents_that_ask_for_what_may_be_remembered_for_good_are_known_with_their_conversations(
     listed: Listed,
 ) -> None:

@@ -73,6 +73,7 @@ async def compare_all_else(index: Index, table: Listing, ids: list[str]) -> None
     assert await table.page(100, "", "") == everything
     for before, status in itertools.product(created_cursors, STATUSES):
         assert await table.page(2, before, status) == await index.page(2, before, status)
+    assert await table.waiting_since() == await index.waiting_since()
     assert dict(await table.counts()) == {k: n for k, n in (await index.counts()).items() if n}
     for selection in _selections():
         before = updated_cursors[len(everything) // 2]

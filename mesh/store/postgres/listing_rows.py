@@ -89,6 +89,13 @@ class PostgresListing:
         text = f"select expires_at, id::text from {{schema}}.conversation where {where}"
         return [(str(when), str(id)) for when, id in await self._database.rows(text, *parameters)]
 
+    async def waiting_since(self) -> str:
+        where, parameters = await self._where([("status = %s", "waiting_approval")])
+        oldest = "min((entry::json -> 'pending_approval' ->> 'created_at') collate \"C\")"
+        text = f"select {oldest} from {{schema}}.conversation where {where}"
+        ((since,),) = await self._database.rows(text, *parameters)
+        return str(since or "")
+
     async def asking(self) -> Mapping[str, Sequence[str]]:
         where, parameters = await self._where([("asking <> '{}'",)])
         text = f"select unnest(asking), id::text from {{schema}}.conversation where {where}"
