@@ -28,6 +28,7 @@ _PATHS = {
     "tools": ("/tools", "all that it may call"),
     "conversations": ("/conversations", "all of them, newest first"),
     "events": ("/events", "what happens, as it happens"),
+    "metrics": ("/metrics", "what was measured, for Prometheus"),
     "ready": ("/ready", "whether everything answers"),
 }
 
