@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(1800 +
 
 log = logging.getLogger("tests")
 AWAY_S = (11.0, 14.0)
-"""How long a machine is silent: longer than a lease, and shorter than Ray waits by default, so that the same
-processes come back to what others have done meanwhile."""
+"""How long a machine is silent at least: longer than a lease, and shorter than Ray waits by default, so that
+the same processes come back to what others have done meanwhile."""
 EPOCHS = "select number, epoch from mesh.shard"
 
 
@@ -46,16 +46,14 @@ class Chance:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._machines = [cluster.head, *cluster.others]
         self._random = random.Random(SEED)
         self.kinds: dict[str, tuple[int, Callable[[Machine], None]]] = {
             "cut off": (9, lambda machine: self._silent(machine, machine.cut)),
             "mute": (7, lambda machine: self._silent(machine, machine.mute)),
             "its keeper killed": (6, lambda machine: self._kill([machine], "ray::KeeperActor")),
             "the nodes killed": (4, lambda _: self._kill(cluster.others, "ray::NodeActor")),
-            "the session killed": (
-                2,
-                lambda _: self._kill([cluster.head, *cluster.others], "ray::McpSession"),
-            ),
+            "the session killed": (2, lambda _: self._kill(self._machines, "ray::McpSession")),
             "killed": (2, self._kill_all),
         }
 
@@ -78,15 +76,16 @@ class Chance:
         before = epochs(self._cluster)
         lose()
         time.sleep(self._random.uniform(*AWAY_S))
-        assert epochs(self._cluster) != before, "nobody took over what the machine had"
+        until(lambda: epochs(self._cluster) != before, WITHIN_S)  # others have taken over what it had
         machine.mend()
 
     def _kill(self, machines: Sequence[Machine], name: str) -> None:
         """Kills processes of this name, and returns when there are others."""
         killed = until(lambda: found(machines, name), WITHIN_S)
+        before = found(self._machines, name)
         for process in killed:
             process.kill()
-        until(lambda: found(machines, name) - killed, WITHIN_S)
+        until(lambda: found(self._machines, name) - before, WITHIN_S)  # Ray may start them elsewhere
 
     def _kill_all(self, machine: Machine) -> None:
         machine.kill()
