@@ -28,6 +28,7 @@ from mesh.keeper.driver import Driver
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.requests import Intervene
 from mesh.runtime.failpoints import failpoint
+from mesh.tree.turn import Hearing
 
 _WITHIN_S = 60.0
 """How long an intervention may be on its way."""
@@ -293,7 +294,7 @@ class Interventions:
             # An agent may end right before it takes what was journaled for it.
             if heard == "taken" or (told.stops and agents.knows(told.id)):
                 return
-            if heard is None and _is_taken(loaded, told):
+            if _was_taken_all_the_same(loaded, told, heard):
                 return
             if heard == "ended":
                 _at_work(loaded, agent.agent_id)  # raises, and says how
@@ -394,6 +395,15 @@ def _is_taken(loaded: LoadedConversation, told: AgentTold) -> bool:
         not each.is_read or agents.has_read(each) or not loaded.conversation.has_ended(each.place)
         for each in agents.copies_of(told)
     )
+
+
+def _was_taken_all_the_same(loaded: LoadedConversation, told: AgentTold, heard: Hearing | None) -> bool:
+    """Whether an intervention for which there was no reply, or which came too late, was taken: by the pass
+    that has ended, or because the same request had been sent before and was under way."""
+    agents = loaded.conversation.agents
+    if heard == "ended":
+        return any(map(agents.has_read, agents.copies_of(told)))
+    return heard is None and _is_taken(loaded, told)
 
 
 def _mute(agent: AgentView) -> Conflict:
