@@ -7,11 +7,10 @@ from starlette.routing import Route
 from mesh.config.model import Config
 from mesh.http.backend import Backend
 from mesh.http.responses import route
+from mesh.http.rest import counts_of
 from mesh.keeper.requests import Page
 from mesh.metrics.meters import Series
 from mesh.metrics.table import WAITING
-
-_STATUSES = ("active", "waiting_approval", "completed")
 
 
 class Metrics:
@@ -32,7 +31,6 @@ class Metrics:
         found = dict(await self._backend.metrics())
         shards, are_all = await self._backend.ask_reachable(Page(1, "", ""))
         if are_all:  # otherwise the numbers would seem to fall
-            counts = {status: sum(shard.counts.get(status, 0) for shard in shards) for status in _STATUSES}
-            statuses = [Series(WAITING.name, (status,), count) for status, count in counts.items()]
+            statuses = [Series(WAITING.name, (status,), n) for status, n in counts_of(shards).items()]
             found[""] = [*found.get("", ()), *statuses]
         return Response(exposed(self._agent, found), media_type=CONTENT_TYPE)

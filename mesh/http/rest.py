@@ -175,11 +175,16 @@ def conversation_page(
     """A page of the conversations of these shards, newest first, and whether they ``are_all``."""
     found = [summary for shard in shards for summary in shard.conversations]
     found.sort(key=attrgetter("created_cursor"), reverse=True)
-    counts = {status: sum(shard.counts.get(status, 0) for shard in shards) for status in _STATUSES}
+    counts = counts_of(shards)
     page = found[:limit]
     cursor = page[-1].created_cursor if len(found) > limit else msgspec.UNSET
     summary = {"total": sum(counts.values()), **counts}
     return ConversationPage(page, summary, cursor, msgspec.UNSET if are_all else True)
+
+
+def counts_of(shards: Sequence[Conversations]) -> dict[str, int]:
+    """How many conversations of these shards have each status."""
+    return {status: sum(shard.counts.get(status, 0) for shard in shards) for status in _STATUSES}
 
 
 def _wait_and_watched(request: Request) -> tuple[bool, bool]:

@@ -95,6 +95,15 @@ class Person:
         raise AssertionError(f"the turn does not end: {told}")
 
 
+def converse(client: Client, lines: Callable[[], Counter[str]]) -> Told:
+    """A conversation in which two lines are appended."""
+    person = Person(client, lines)
+    told = person.open()
+    for _ in range(2):
+        person.append(told)
+    return told
+
+
 def _note(told: Told, answer: str) -> None:
     told.answers.append(answer)
     if "it did not run" in answer:

@@ -21,7 +21,7 @@ from tests.cluster.chaos import SEED, at_work, judge_questions
 from tests.cluster.client import Client
 from tests.cluster.model import Model
 from tests.cluster.monkey import AS_OFTEN_AS_NEEDED, DAEMON, Monkey, table, unknown_outcomes
-from tests.cluster.person import Person, Told, counts, judge
+from tests.cluster.person import Person, Told, converse, counts, judge
 from tests.cluster.world import World
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "6"))
@@ -111,7 +111,7 @@ def test_random_kills_lose_nothing_and_repeat_nothing(
 ) -> None:
     asked_before = {asked.uuid for asked, _ in unknown_outcomes(doomed.mesh.data_dir)}
     monkey = Monkey(doomed.mesh, VICTIMS, SEED)
-    with at_work(doomed.mesh.url, lambda client: converse(client, doomed)) as people:
+    with at_work(doomed.mesh.url, lambda client: converse(client, doomed.lines)) as people:
         for _ in range(KILLS):
             monkey.pause()
             monkey.kill_one()
@@ -142,7 +142,7 @@ def test_after_a_power_cut_everything_goes_on(doomed: World) -> None:
         )
         assert taken.status_code == 202
         open_turn.sent.append("sleep 0.5")
-        with at_work(doomed.mesh.url, lambda client: converse(client, doomed)) as people:
+        with at_work(doomed.mesh.url, lambda client: converse(client, doomed.lines)) as people:
             Monkey(doomed.mesh, VICTIMS, SEED).pause()
             doomed.mesh.kill_all()
             doomed.mesh.start()
@@ -164,12 +164,3 @@ def test_a_kill_of_mesh_up_itself_leaves_nothing_running(doomed: World) -> None:
     while (left := doomed.mesh.left_behind()) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
-
-
-def converse(client: Client, world: World) -> Told:
-    """A conversation in which two lines are appended."""
-    person = Person(client, world.lines)
-    told = person.open()
-    for _ in range(2):
-        person.append(told)
-    return told

@@ -19,7 +19,7 @@ from tests.cluster.chaos import SEED, at_work
 from tests.cluster.client import Client
 from tests.cluster.machines import WITHIN_S, Cluster, new_cluster
 from tests.cluster.model import Model
-from tests.cluster.person import Person, Told, judge
+from tests.cluster.person import converse, judge
 from tests.cluster.rest import until
 from tests.cluster.test_postgres import GAPS
 from tests.worlds.network import Machine
@@ -103,7 +103,7 @@ class Chance:
 def test_random_losses_of_machines_lose_nothing_and_repeat_nothing(cluster: Cluster) -> None:
     until(lambda: cluster.is_spread(3), WITHIN_S)
     chance, before = Chance(cluster), epochs(cluster)
-    with at_work(cluster.mesh.url, lambda client: converse(client, cluster), people=2) as people:
+    with at_work(cluster.mesh.url, lambda client: converse(client, cluster.lines), people=2) as people:
         for number, kind in enumerate(chance.some(LOSSES)):
             begun = time.monotonic()
             chance.lose(kind)
@@ -132,12 +132,3 @@ def epochs(cluster: Cluster) -> dict[int, int]:
 def found(machines: Sequence[Machine], name: str) -> set[psutil.Process]:
     """The processes of this name there."""
     return {process for machine in machines for process in machine.find(name)}
-
-
-def converse(client: Client, cluster: Cluster) -> Told:
-    """A conversation in which two lines are appended."""
-    person = Person(client, cluster.lines)
-    told = person.open()
-    for _ in range(2):
-        person.append(told)
-    return told
