@@ -127,7 +127,7 @@ class RayBackend:
         found: dict[str, list[Series]] = {}
         for host, answer in zip(hosts, answers, strict=True):
             if isinstance(answer, BaseException):
-                _log.warning("event=keeper_not_measured keeper=%r %s", host.name, fields(message=answer))
+                _log.warning("event=keeper_not_measured %s", fields(keeper=host.name, message=answer))
             else:
                 found[host.name] = answer
         of_none = sum(map.host_of(shard) is None for shard in range(self.shards))
