@@ -187,8 +187,7 @@ class Driver:
         try:
             await self._run(loaded, turn, under_way.root)
         finally:
-            under_way.over.set()
-            loaded.pass_under_way = None
+            loaded.end_pass()
 
     async def _run(self, loaded: LoadedConversation, turn: PassInput, root: RunningNode) -> None:
         """Runs a pass, and journals what came of it."""

@@ -271,38 +271,39 @@ class Interventions:
         """Hands an intervention down the pass that runs, as often as passes end meanwhile; or journals what
         it comes to ``between_passes``, which is nothing if nobody could take it."""
         agents = loaded.conversation.agents
-        while True:
-            agent = _at_work(loaded, agents.around(told.place))
-            if not loaded.is_open(told.turn) or agent.turn != told.turn:
-                raise Conflict(f"agent {agent.name} has ended with its turn")
-            if loaded.ends_now:
-                raise Conflict(f"agent {agent.name} is about to end, with its turn")
-            under_way = loaded.pass_under_way
-            if under_way is None:
-                events = between_passes()
-                if not events:
-                    raise _mute(agent)
-                if await self._append(loaded, agent, events, is_between=True):
-                    self._driver.start(loaded)
+        with loaded.waiting_at(told.place) as waiter:
+            while True:
+                agent = _at_work(loaded, agents.around(told.place))
+                if not loaded.is_open(told.turn) or agent.turn != told.turn:
+                    raise Conflict(f"agent {agent.name} has ended with its turn")
+                if loaded.ends_now:
+                    raise Conflict(f"agent {agent.name} is about to end, with its turn")
+                under_way = loaded.pass_under_way
+                if under_way is None:
+                    events = between_passes()
+                    if not events:
+                        raise _mute(agent)
+                    if await self._append(loaded, agent, events, is_between=True):
+                        self._driver.start(loaded)
+                        return
+                    continue
+                heard = await under_way.root.hear(told, is_durable=False)
+                failpoint("intervention.heard")
+                if heard is None:  # with the pass, the reply may have been lost to what it led to
+                    await under_way.over.wait()
+                elif heard == "ended":
+                    # Its node knows that before the journal does. If the pass is lost, the journal never
+                    # hears it, and the agent goes on in the next one.
+                    await waiter.wait()
+                # An agent may end right before it takes what was journaled for it.
+                if heard == "taken" or (told.stops and agents.knows(told.id)):
                     return
-                continue
-            heard = await under_way.root.hear(told, is_durable=False)
-            failpoint("intervention.heard")
-            if heard is None or heard == "ended":
-                # With the pass, the reply may have been lost to what the intervention led to.
-                await under_way.over.wait() if heard is None else await loaded.append(())
-            # An agent may end right before it takes what was journaled for it.
-            if heard == "taken" or (told.stops and agents.knows(told.id)):
-                return
-            if _was_taken_all_the_same(loaded, told, heard):
-                return
-            if heard == "ended":
-                _at_work(loaded, agent.agent_id)  # raises, and says how
-                raise Conflict(f"agent {agent.name} has just ended")
-            if heard == "full":
-                raise Conflict(f"agent {agent.name} may start no more agents in this turn (max_agents)")
-            if heard is not None:
-                raise _mute(agent)
+                if _was_taken_all_the_same(loaded, told, heard):
+                    return
+                if heard == "full":
+                    raise Conflict(f"agent {agent.name} may start no more agents in this turn (max_agents)")
+                if heard in ("mute", "unknown"):
+                    raise _mute(agent)
 
     async def _append(
         self,

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -54,7 +54,7 @@ from mesh.keeper.audience import Audience
 from mesh.keeper.budgets import Admission, lost_calls, settled_late
 from mesh.keeper.runs import GivenRun, Runs
 from mesh.keeper.turn_slots import TurnSlots
-from mesh.keeper.waiters import WaitingCalls
+from mesh.keeper.waiters import Waiter, WaitingCalls
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields, log_events
 from mesh.tree.nodes_below import RunningNode
@@ -295,6 +295,13 @@ class LoadedConversation:
         self._added = {}
         delay = 0 if self.audience.is_there else SEND_AHEAD_S
         self._flush_timer = asyncio.get_running_loop().call_later(delay, self._flush_soon)
+
+    def end_pass(self) -> None:
+        """What came of the pass under way is journaled, or never will be."""
+        assert self.pass_under_way is not None
+        self.pass_under_way.over.set()
+        self.pass_under_way = None
+        self._waiting_calls.wake_all()
 
     async def begin_pass(self) -> PassInput:
         """The input of the next pass over the tree. From here on, no older pass can claim or record anything;
@@ -597,6 +604,10 @@ class LoadedConversation:
         found = [decided[uuid] for uuid in uuids if uuid in decided]
         if self.pass_under_way is not None and found:
             self.pass_under_way.hand_down(Decisions(found, self.token))
+
+    def waiting_at(self, place: Place) -> AbstractContextManager[Waiter]:
+        """One that is woken when a node at a place or around it has ended, and when a pass begins or ends."""
+        return self._waiting_calls.waiter(place)
 
     def _wake(self, events: Sequence[AnyEvent]) -> None:
         """Wakes those model calls that wait whom these events concern, which were journaled."""
