@@ -55,7 +55,7 @@ class Chance:
             "cut off": (9, lambda machine: self._silent(machine, machine.cut)),
             "mute": (7, lambda machine: self._silent(machine, machine.mute)),
             "its keeper killed": (6, lambda machine: self._kill([machine], "ray::KeeperActor")),
-            "the nodes killed": (4, lambda _: self._kill(cluster.others, "ray::NodeActor")),
+            "the nodes killed": (4, lambda _: self._kill(self._machines, "ray::NodeActor")),
             "the session killed": (2, lambda _: self._kill(self._machines, "ray::McpSession")),
             MACHINE_KILLED: (2, self._kill_all),
         }
