@@ -1,6 +1,6 @@
 """Actors are addresses: each is got by its name, and created on first use, by whichever caller is first.
 
-    {agent}#{generation}/keeper/{number}             KeeperActor
+    {agent}#{generation}/keeper/{number}             KeeperActor; deployed {agent}#{generation}.{key}/…
     {agent}@{digest}/node/{path}:{name}/{replica}    NodeActor
     {agent}@{digest}/mcp/{server}                    McpSessionActor; with replicas …/{server}/{replica}
 
@@ -13,19 +13,20 @@ channel, and is what all but the start of a mesh uses.
 
 import asyncio
 import pkgutil
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import ActorDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from deployments import cluster
-from deployments.blueprint import Blueprint
+from deployments.blueprint import NAMESPACE, Blueprint
 from deployments.channel import Address, Channel, ConnectionLost
 from deployments.services import NODE, TOOL_SESSION, NodeService, ToolSessionService
 from deployments.tls import client_tls
@@ -40,15 +41,86 @@ _CONCURRENT_CALLS = 20_000
 """Ray's bound on calls at the same time. Ray would make an actor wait at 1,000; ours wait for models and
 people, and the gateways bound what comes in."""
 
+_ASKED_WITHIN_S = 10.0
 _handles: dict[tuple[str, str], Any] = {}
 _asking_ray = ThreadPoolExecutor(4, "asking-ray")
 
 
 def keeper(blueprint: Blueprint, number: int, machine: str = "") -> Any:
     """The handle of a keeper. With the id of a ``machine`` it is there, and gone when that is."""
-    name = f"{blueprint.agent}#{blueprint.generation}/keeper/{number}"
+    name = f"{keepers_of(blueprint)}/keeper/{number}"
     placed = partial(NodeAffinitySchedulingStrategy, machine, soft=False) if machine else _spread
     return _handle(_KEEPER, name, blueprint, placed, number)
+
+
+def keepers_of(blueprint: Blueprint) -> str:
+    """What the names of a deployment's keepers begin with."""
+    key = f".{blueprint.deployment}" if blueprint.deployment else ""
+    return f"{blueprint.agent}#{blueprint.generation}{key}"
+
+
+def known_keepers(blueprint: Blueprint) -> dict[int, list[int]]:
+    """The keepers of one deployment that are there: their numbers, by the generation. There may be more than
+    one if it was deployed again after another one."""
+    pattern = re.compile(rf"{re.escape(blueprint.agent)}#(\d+)\.{blueprint.deployment}/keeper/(\d+)")
+    found: dict[int, list[int]] = {}
+    for each in actors_of(blueprint.agent):
+        match = pattern.fullmatch(each.name)
+        if match and each.namespace == blueprint.namespace:
+            found.setdefault(int(match[1]), []).append(int(match[2]))
+    return found
+
+
+class ActorName(NamedTuple):
+    """By which an actor is found in Ray."""
+
+    namespace: str
+    name: str
+
+    @property
+    def is_keeper(self) -> bool:
+        """Whether it is a keeper's: otherwise it is that of a node or a session."""
+        return "#" in self.name
+
+    @property
+    def generation(self) -> int:
+        """That of a keeper."""
+        return int(self.name.partition("#")[2].partition("/")[0].partition(".")[0])
+
+    @property
+    def is_session(self) -> bool:
+        """Whether it is that of the session with an MCP server."""
+        return "/mcp/" in self.name and not self.is_keeper
+
+    def handle(self) -> Any:
+        """The actor. Raises `ValueError` if it has ended."""
+        return ray.get_actor(self.name, self.namespace)
+
+
+def actors_of(agent: str) -> list[ActorName]:
+    """All actors of an agent on the cluster, of whatever version, deployment and store."""
+    everything = ray.util.list_named_actors(all_namespaces=True)
+    begins = (f"{agent}#", f"{agent}@")
+    return [
+        ActorName(each["namespace"], each["name"])
+        for each in everything
+        if each["namespace"].startswith(f"{NAMESPACE}-") and each["name"].startswith(begins)
+    ]
+
+
+def told_by(keeper: Any, method: str) -> Any:
+    """What a keeper says; None if it does not answer soon."""
+    done, _ = ray.wait([getattr(keeper, method).remote()], timeout=_ASKED_WITHIN_S)
+    try:
+        return ray.get(done[0]) if done else None
+    except RayError:
+        return None
+
+
+def is_of(blueprint: Blueprint, actor: ActorName) -> bool:
+    """Whether an actor belongs to this version, and if it is a keeper, to this deployment."""
+    own = f"{keepers_of(blueprint)}/" if actor.is_keeper else f"{_version(blueprint)}/"
+    return actor.namespace == blueprint.namespace and actor.name.startswith(own)
 
 
 def node(blueprint: Blueprint, path: str, replica: int) -> Any:

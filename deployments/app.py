@@ -1,46 +1,150 @@
-"""The Serve application: one ingress deployment, any number of replicas."""
+"""The Serve application of an agent: its gateways, and on a cluster the caretaker that keeps its actors.
 
-from fastapi import FastAPI
+mesh up           build(blueprint)    gateways of one blueprint
+mesh deploy       agent({})           gateways that ask the caretaker for the newest one
+serve deploy      deployments.app:agent, with the agent in the caretaker's ``user_config``
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deployments.blueprint import Blueprint
+from deployments.caretaker import Caretaker
 from deployments.cluster import A_LITTLE_CPU, close_replica
 from deployments.remote import RayBackend
+from mesh.config.model import Config
 from mesh.gateway.app import http_app
 from mesh.http.landing_page import Links
 from mesh.http.root_path import RootPathInLocation
-from mesh.runtime.logs import set_up
+from mesh.net.backoff import Backoff
+from mesh.runtime.logs import fields, set_up
 from mesh.store.chosen import secret_of
 
+_ASKED_AGAIN = Backoff(first_s=0.5, longest_s=5.0)
+_log = logging.getLogger("mesh.gateway")
 
-def build(blueprint: Blueprint, *, path: str = "/", links: Links = Links()) -> serve.Application:  # noqa: B008 - frozen
-    """Returns the application that serves one agent below a path. Each replica builds its HTTP app itself,
-    because an app cannot be pickled."""
-    config = blueprint.config()
 
-    def app_builder() -> FastAPI:
+class NewestApp:
+    """An ASGI application in whose place a newer one can come. A request ends with the one that it began
+    with, which is closed after the last of them."""
+
+    def __init__(self, app: ASGIApp, close: Callable[[], Awaitable[None]]) -> None:
+        self._newest = _InUse(app, close)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        used = self._newest
+        if scope["type"] == "lifespan":  # as long as the process: none of ours does anything in it
+            await used.app(scope, receive, send)
+            return
+        used.requests += 1
+        try:
+            await used.app(scope, receive, send)
+        finally:
+            used.requests -= 1
+            await self._close_unused(used)
+
+    async def replace(self, app: ASGIApp, close: Callable[[], Awaitable[None]]) -> None:
+        """Has a newer application answer what comes from now on."""
+        before, self._newest = self._newest, _InUse(app, close)
+        await self._close_unused(before)
+
+    async def _close_unused(self, used: "_InUse") -> None:
+        if used is not self._newest and not used.requests:
+            await used.close()
+
+
+class _InUse:
+    def __init__(self, app: ASGIApp, close: Callable[[], Awaitable[None]]) -> None:
+        self.app = app
+        self.close = close
+        self.requests = 0
+
+
+@serve.deployment(
+    ray_actor_options={"num_cpus": A_LITTLE_CPU},
+    health_check_period_s=5,
+    graceful_shutdown_timeout_s=5,
+    logging_config={"enable_access_log": False},
+)
+@serve.ingress()
+class Gateway:
+    """The HTTP API of one agent, by a blueprint that stays or by the newest one of its caretaker."""
+
+    def __init__(self, of: "Blueprint | DeploymentHandle[Caretaker]", links: Links) -> None:
         set_up()
         close_replica()
-        config = blueprint.config()
-        app = http_app(RayBackend(blueprint), config, secret_of(config, blueprint.data_dir), links)
-        if path != "/":
-            app.add_middleware(RootPathInLocation)
-        return app
+        self._of = of
+        self._links = links
+        self._following: asyncio.Task[None] | None = None
 
-    @serve.deployment(
-        name="Gateway",
-        num_replicas=config.cluster.gateways,
-        # The gateway refuses by itself, as JSON, before Serve does (see Bounded).
-        max_ongoing_requests=2 * config.limits.max_ongoing_requests,
-        max_queued_requests=config.limits.max_queued_requests,
-        ray_actor_options={"num_cpus": A_LITTLE_CPU},
-        health_check_period_s=5,
-        graceful_shutdown_timeout_s=5,
-        logging_config={"enable_access_log": False},
+    async def __serve_build_asgi_app__(self) -> ASGIApp:
+        """The application, as Serve asks for it. An app cannot be pickled, so each replica builds its own."""
+        of = self._of
+        if isinstance(of, Blueprint):
+            return _app(of, self._links)[0]
+        blueprint: Blueprint = await of.newest.remote("")
+        newest = NewestApp(*_app(blueprint, self._links))
+        self._following = asyncio.create_task(self._follow(of, blueprint, newest))
+        return newest
+
+    async def _follow(
+        self, caretaker: "DeploymentHandle[Caretaker]", blueprint: Blueprint, newest: NewestApp
+    ) -> None:
+        delays = _ASKED_AGAIN.delays()
+        while True:
+            try:
+                found: Blueprint | None = await caretaker.newest.remote(blueprint.deployment)
+            except (RayError, RayServeException) as problem:  # it is being started again
+                _log.warning("event=caretaker_away %s", fields(message=problem))
+                await asyncio.sleep(next(delays))
+                continue
+            delays = _ASKED_AGAIN.delays()
+            if found is not None:
+                blueprint = found
+                await newest.replace(*_app(blueprint, self._links))
+                _log.info("event=gateway_renewed version=%s", blueprint.digest)
+
+
+def _app(blueprint: Blueprint, links: Links) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
+    """The application of a blueprint, and what closes what it has opened."""
+    config = blueprint.config()
+    backend = RayBackend(blueprint)
+    app = http_app(backend, config, secret_of(config, blueprint.data_dir), links)
+    app.add_middleware(RootPathInLocation)
+    return app, backend.close
+
+
+def build(blueprint: Blueprint, *, links: Links = Links()) -> serve.Application:  # noqa: B008 - frozen
+    """The application that serves one version of an agent, whose actors somebody else keeps."""
+    application: serve.Application = Gateway.options(**gateway_options(blueprint.config())).bind(  # type: ignore[attr-defined]
+        blueprint, links
     )
-    @serve.ingress(app_builder)
-    class Gateway:
-        """The HTTP API of one agent."""
-
-    application: serve.Application = Gateway.bind()  # type: ignore[attr-defined]
     return application
+
+
+def agent(args: dict[str, Any]) -> serve.Application:
+    """The application of an agent that its caretaker keeps, which gets the agent as its ``user_config``
+    (`deployments.caretaker.Description`). Serve calls this for ``import_path: deployments.app:agent``."""
+    if args:
+        raise ValueError(f"deployments.app:agent takes no args, but has {', '.join(args)}")
+    application: serve.Application = Gateway.bind(Caretaker.bind(), Links())  # type: ignore[attr-defined]
+    return application
+
+
+def gateway_options(config: Config) -> dict[str, Any]:
+    """The options of an agent's gateways in Serve."""
+    limits = config.limits
+    return {
+        "num_replicas": config.cluster.gateways,
+        # The gateway refuses by itself, as JSON, before Serve does (see Bounded).
+        "max_ongoing_requests": 2 * limits.max_ongoing_requests,
+        "max_queued_requests": limits.max_queued_requests,
+    }

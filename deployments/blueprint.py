@@ -43,7 +43,8 @@ class Blueprint:
     ``workspace`` is that of the process that started the agent; a machine whose environment names another one
     uses that. ``listen_host``: the host on which its actors take calls; empty for the address of each one's
     machine in the cluster. ``leaves``: this is not the version that was started, so its actors leave when
-    they were idle for ``idle_timeout_s``. ``keys_file`` is None without ``auth``.
+    they were idle for ``idle_timeout_s``. ``keys_file`` is None without ``auth``. ``deployment`` is the key
+    of what was deployed (`deployments.caretaker.Description.key`), empty for a ``mesh up``.
     """
 
     agent: str
@@ -61,6 +62,7 @@ class Blueprint:
     generation: int = 0
     keys_file: Path | None = None
     files: Mapping[str, FileText] = field(default_factory=dict)
+    deployment: str = ""
 
     def config(self) -> Config:
         """The config, read with this process's environment. Raises `ConfigError`."""
@@ -75,7 +77,7 @@ class Blueprint:
         return shard_of(some_id, self.shards)
 
 
-def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
+def blueprint_of(config: Config, *, one_machine: bool, deployment: str = "") -> Blueprint:
     """The blueprint of a config. ``one_machine``: all actors will be on this machine."""
     return Blueprint(
         agent=config.name,
@@ -91,6 +93,7 @@ def blueprint_of(config: Config, *, one_machine: bool) -> Blueprint:
         listen_host="127.0.0.1" if one_machine else "",
         keys_file=config.auth.keys_file.absolute() if config.auth else None,
         files=dict(config.files),
+        deployment=deployment,
     )
 
 

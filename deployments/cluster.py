@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -9,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from deployments import tls
 from mesh.core.errors import MeshError
 
 
@@ -20,6 +22,8 @@ A_LITTLE_CPU = 0.001
 """What an actor asks for at least. Ray (2.60) places one that asks for nothing on any machine, whatever its
 strategy says, also on a head without CPUs, and starts no machine for it."""
 _PROBE_S = 5.0
+_OF_PROCESS = re.compile(r"^\s*\(\d+\)\s*:\s*")
+"""What HAProxy writes between the severity of a line and its words."""
 _COMMON: dict[str, Any] = {
     "log_to_driver": False,
     "logging_level": logging.ERROR,
@@ -36,6 +40,17 @@ class Joined:
     dashboard: str
     logs: str
     is_on_this_machine_only: bool
+
+    @property
+    def warning(self) -> str:
+        """What is not safe about it; empty if nothing is."""
+        if self.is_on_this_machine_only or tls.is_on(os.environ):
+            return ""
+        return (
+            "what actors say to each other is not encrypted, and neither is what Ray says: set RAY_USE_TLS=1 "
+            "and Ray's certificates on every machine, or keep others out of the network of the cluster "
+            "(docs/operate.md#on-a-cluster)"
+        )
 
 
 def start_local(*, with_dashboard: bool) -> Joined:
@@ -195,6 +210,22 @@ def shut_down_serve(ours: Collection[str]) -> None:
 
     if serve.status().applications.keys() <= {*ours}:
         serve.shutdown()  # type: ignore[no-untyped-call]
+
+
+def cause_of(problem: BaseException) -> str:
+    """What went wrong, in a line: without Ray's wrapping, and of HAProxy's output only what made it end.
+
+    HAProxy's output is found in a text, because Serve has no other way to say why HAProxy ended: it raises a
+    `RuntimeError` with all of it (ray 2.60; `tests/deployments/test_patches.py` fails when that changes). The
+    line is shown to people, and decides nothing."""
+    from ray.exceptions import RayTaskError
+
+    inner = problem.cause if isinstance(problem, RayTaskError) else problem
+    lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
+    if alerts := [line.partition("[ALERT]")[2] for line in lines if "[ALERT]" in line]:
+        return f"HAProxy: {_OF_PROCESS.sub('', alerts[0])}"[:500]
+    told = [line for line in lines if not any(mark in line for mark in ("[NOTICE]", "[WARNING]"))]
+    return (told[-1] if inner is problem else told[0])[:500] if told else repr(inner)[:500]
 
 
 @contextmanager

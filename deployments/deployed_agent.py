@@ -2,19 +2,25 @@
 
 import logging
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from deployments.blueprint import blueprint_of
+from deployments.blueprint import Blueprint, blueprint_of
 from mesh.config.model import Config
 from mesh.config.several_agents import path_of
 from mesh.core.errors import MeshError, StoreAway
 from mesh.net.backoff import Backoff, Patience
 from mesh.runtime.logs import fields
-from mesh.store.chosen import begin_generation, newest_generation, shards_of
+from mesh.store.chosen import begin_generation, newest_generation, shard_map, shards_of
+
+if TYPE_CHECKING:
+    from deployments.addresses import ActorName
 
 _STORE_AWAY = Backoff(first_s=0.2, longest_s=5.0)
 _STORE_WITHIN_S = 120.0
+_CLOSE_WITHIN_S = 20.0
 _ANY = ""
 """In place of a machine's id."""
 _log = logging.getLogger("mesh.deployed_agent")
@@ -27,11 +33,11 @@ class DeployedAgent:
     something to write or to end before they stop; nodes have nothing.
     """
 
-    def __init__(self, config: Config, *, alone: bool, one_machine: bool) -> None:
+    def __init__(self, config: Config, *, alone: bool, one_machine: bool, deployment: str = "") -> None:
         self.config = config
         self.name = config.name
         self.path = path_of(config.name, alone=alone)
-        self.blueprint = blueprint_of(config, one_machine=one_machine)
+        self.blueprint = blueprint_of(config, one_machine=one_machine, deployment=deployment)
         self.actors: dict[str, Any] = {}
         self.closable: set[str] = set()
         self._keepers: set[str] = set()
@@ -43,19 +49,65 @@ class DeployedAgent:
     def make_actors(self) -> None:
         """Creates all actors without waiting for them, so that they start in parallel. Raises `MeshError` if
         the store does not answer."""
+        self.make_keepers()
+        self.make_nodes()
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether its keepers have been created, which take the shards."""
+        return self.blueprint.generation > 0
+
+    def is_first(self) -> bool:
+        """Whether no keeper of another deployment is there. Raises `MeshError`."""
+        hosts = shard_map(self.config, self.blueprint.data_dir).hosts
+        return not any(host.is_live for host in hosts)
+
+    def find_keepers(self) -> None:
+        """Finds the keepers that an earlier process has created for the same deployment, if it is the newest
+        of those on this cluster."""
         from deployments import addresses
 
-        generation = self._begin_generation()
+        generations = addresses.known_keepers(self.blueprint)
+        if not generations:
+            return
+        generation, numbers = max(generations.items())
+        self.blueprint = replace(self.blueprint, generation=generation)
+        for number in sorted(numbers):
+            keeper = addresses.keeper(self.blueprint, number)
+            machine = addresses.told_by(keeper, "machine") or f"unknown {number}"
+            self._keeper_on[machine] = self._add_keeper(number)
+        self._made_keepers = max(numbers) + 1
+
+    def blueprint_before(self) -> Blueprint:
+        """The blueprint of the deployment on this cluster that is in force now; its own if there is none."""
+        from deployments import addresses
+
+        keepers = [each for each in addresses.actors_of(self.name) if each.is_keeper]
+        for each in sorted(keepers, key=lambda keeper: -keeper.generation):
+            with suppress(ValueError):  # it has ended since
+                if found := addresses.told_by(each.handle(), "blueprint"):
+                    return cast(Blueprint, found)
+        return self.blueprint
+
+    def make_keepers(self) -> None:
+        """Creates the keepers, which take the shards. Raises `MeshError` if the store does not answer."""
+        generation = self.blueprint.generation or self._begin_generation()
         # The number of shards once more: another mesh may have been the first to use this store meanwhile.
         shards = shards_of(self.config)
-        self.blueprint = blueprint = replace(self.blueprint, generation=generation, shards=shards)
+        self.blueprint = replace(self.blueprint, generation=generation, shards=shards)
         if self.config.cluster.keepers == "auto":
             self.follow_machines()
             if not self._keeper_on:  # of any machine: Ray starts it on the first that joins
                 self._keeper_on[_ANY] = self._add_keeper(0)
         else:
-            for number in range(min(self.config.cluster.keepers, blueprint.shards)):
+            for number in range(min(self.config.cluster.keepers, shards)):
                 self._add_keeper(number)
+
+    def make_nodes(self) -> None:
+        """Creates the sessions and the nodes."""
+        from deployments import addresses
+
+        blueprint = self.blueprint
         for server in self.config.servers:
             for replica in range(server.replicas):
                 session = addresses.mcp_session(blueprint, server, replica)
@@ -65,12 +117,24 @@ class DeployedAgent:
                 node = addresses.node(blueprint, path, replica)
                 self._add(f"node {path} {placement.name}/{replica}", node)
 
+    def retire_others(self) -> None:
+        """Ends the keepers of other deployments of the agent, once they have given away what they had. The
+        nodes and sessions of its other versions stay as long as turns need them."""
+        from deployments import addresses
+
+        found = [each for each in addresses.actors_of(self.name) if not addresses.is_of(self.blueprint, each)]
+        end([each for each in found if each.is_keeper])
+        for each in found:
+            if not each.is_keeper:
+                with suppress(ValueError):  # it has ended since
+                    each.handle().leave_when_idle.remote()
+
     def follow_machines(self) -> None:
         """Where each machine has a keeper: creates one on each that has joined, as long as there are shards
         for it, and forgets those of machines that are gone."""
         from deployments import cluster
 
-        if self.config.cluster.keepers != "auto":
+        if self.config.cluster.keepers != "auto" or not self.has_shards:
             return
         machines = cluster.machines()
         for gone in self._keeper_on.keys() - {*machines, _ANY}:
@@ -96,7 +160,7 @@ class DeployedAgent:
     def _add_keeper(self, number: int, machine: str = "") -> str:
         from deployments import addresses
 
-        self._made_keepers += 1
+        self._made_keepers = max(self._made_keepers, number) + 1
         keeper = addresses.keeper(self.blueprint, number, machine)
         name = self._add(f"keeper {number}", keeper, closes=True)
         self._keepers.add(name)
@@ -133,3 +197,30 @@ class DeployedAgent:
         if closes:
             self.closable.add(full)
         return full
+
+
+def end_all(agent: str) -> None:
+    """Ends all actors of an agent on the cluster."""
+    from deployments import addresses
+
+    found = addresses.actors_of(agent)
+    end([each for each in found if each.is_keeper])
+    end([each for each in found if each.is_session])  # a node that waits for a session would make it anew
+    end([each for each in found if not each.is_keeper and not each.is_session])
+
+
+def end(actors: "Sequence[ActorName]") -> None:
+    """Closes actors, and ends them for good. Those that have something to write or to hand over get some time
+    for it."""
+    import ray
+
+    handles = []
+    for each in actors:
+        with suppress(ValueError):  # it has ended since
+            handles.append((each, each.handle()))
+    closing = [handle.close.remote() for each, handle in handles if each.is_keeper or each.is_session]
+    if closing:
+        ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_WITHIN_S)
+    for each, handle in handles:
+        _log.info("event=actor_retired actor=%s", each.name)
+        ray.kill(handle)

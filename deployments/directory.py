@@ -82,6 +82,11 @@ class KeeperDirectory:
             self._channels[host.id] = channel_to(host)
         return self._channels[host.id]
 
+    def close(self) -> None:
+        """Closes the channels. Calls on them fail."""
+        for id in [*self._channels]:
+            self._channels.pop(id).close()
+
     async def timed(self, call: Awaitable[bytes]) -> bytes:
         """Waits for a call, and sees to it that its host is not silent meanwhile."""
         self._numbers = number = self._numbers + 1

@@ -28,6 +28,13 @@ class Idle:
         if not self._uses:
             self._wait()
 
+    def leave(self, timeout_s: float) -> None:
+        """Ends the actor, too, once it was idle for so long."""
+        if self._timeout_s is None:
+            self._timeout_s = timeout_s
+            if not self._uses:
+                self._wait()
+
     def _wait(self) -> None:
         if self._timeout_s is not None:
             self._timer = asyncio.get_running_loop().call_later(self._timeout_s, _end_actor)

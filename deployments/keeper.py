@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+import ray
+
 from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.channel import Address
@@ -43,6 +45,7 @@ class KeeperActor(Actor):
 
     async def __init__(self, blueprint: Blueprint, number: int) -> None:  # type: ignore[misc]  # Ray awaits it
         await self._begin()
+        self._blueprint = blueprint
         config = blueprint.config()
         self._shards = blueprint.shards
         self._store = store_of(config, blueprint.data_dir)
@@ -107,6 +110,14 @@ class KeeperActor(Actor):
 
     async def denial(self, conversation_id: str, call: PolicyCall) -> Verdict | None:
         return await self._of(conversation_id, lambda opened: opened.recorder.denial(conversation_id, call))
+
+    async def blueprint(self) -> Blueprint:
+        """What it was made from."""
+        return self._blueprint
+
+    async def machine(self) -> str:
+        """The id that Ray gives its machine."""
+        return str(ray.get_runtime_context().get_node_id())
 
     async def ready(self) -> None:
         """Returns once its share of the shards is open."""

@@ -19,8 +19,9 @@ class McpSessionActor(Actor):
         config = blueprint.config()
         spec = next(spec for spec in config.servers if spec.name == server)
         self._session = own_session(config, spec, replica, blueprint.data_dir)
-        idle = Idle(blueprint.idle_timeout_s if blueprint.leaves else None)
-        self._serve(TOOL_SESSION, ServedSession(self._session, idle), blueprint)
+        self._idle = Idle(blueprint.idle_timeout_s if blueprint.leaves else None)
+        self._idle_timeout_s = blueprint.idle_timeout_s
+        self._serve(TOOL_SESSION, ServedSession(self._session, self._idle), blueprint)
 
     async def ready(self) -> None:
         """Returns when the server answers. Raises `ToolSessionError`."""
@@ -29,3 +30,7 @@ class McpSessionActor(Actor):
     async def close(self) -> None:
         """Ends the server's process before the actor goes."""
         await self._session.close()
+
+    async def leave_when_idle(self) -> None:
+        """See `NodeActor.leave_when_idle`."""
+        self._idle.leave(self._idle_timeout_s)

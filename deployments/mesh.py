@@ -5,7 +5,6 @@ start or join Ray ─► keepers, MCP sessions, nodes of each agent ─► Serve
 
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -19,9 +18,9 @@ from typing import Any
 
 from rich.console import Console
 
-from deployments import cluster, edge, haproxy, tls
+from deployments import cluster, edge, haproxy
 from deployments.blueprint import demand
-from deployments.cluster import CannotStart
+from deployments.cluster import CannotStart, cause_of
 from deployments.deployed_agent import DeployedAgent
 from mesh.config.model import Config
 from mesh.runtime.logs import fields
@@ -34,8 +33,6 @@ _LOOK_EVERY_S = 2.0
 _POLL_S = 0.2
 _CLOSE_WITHIN_S = 4.0
 _GONE_WITHIN_S = 0.5
-_OF_PROCESS = re.compile(r"^\s*\(\d+\)\s*:\s*")
-"""What HAProxy writes between the severity of a line and its words."""
 
 
 class Mesh:
@@ -169,14 +166,8 @@ class Mesh:
         else:
             joined = cluster.join(os.environ["RAY_ADDRESS"])
         self._dashboard, self.logs = joined.dashboard, joined.logs
-        if not joined.is_on_this_machine_only and not tls.is_on(os.environ):
-            self._console.print(
-                "[yellow]mesh: warning:[/] what actors say to each other is not encrypted, and neither is "
-                "what Ray says: set RAY_USE_TLS=1 and Ray's certificates on every machine, or keep others "
-                "out of the network of the cluster (docs/operate.md#on-a-cluster)",
-                highlight=False,
-                soft_wrap=True,
-            )
+        if warning := joined.warning:
+            self._console.print(f"[yellow]mesh: warning:[/] {warning}", highlight=False, soft_wrap=True)
 
     def _make_actors(self) -> None:
         """Creates all actors without waiting for them: they start in parallel with each other and with
@@ -265,7 +256,7 @@ class Mesh:
         # The web chat serves only the first agent.
         chats = [self._web, *("" for _ in self._agents[1:])]
         built = [
-            app.build(agent.blueprint, path=agent.path, links=Links(chat, dashboard))
+            app.build(agent.blueprint, links=Links(chat, dashboard))
             for agent, chat in zip(self._agents, chats, strict=True)
         ]
         if not self._is_alone:
@@ -385,22 +376,6 @@ def _edge_errors(logs: str) -> Iterator[None]:
         yield
     except (RuntimeError, TimeoutError, RayError, RayServeException) as problem:
         raise CannotStart(f"the HTTP edge cannot start: {cause_of(problem)}; {_logs(logs)}") from problem
-
-
-def cause_of(problem: Exception) -> str:
-    """What went wrong, in a line: without Ray's wrapping, and of HAProxy's output only what made it end.
-
-    HAProxy's output is found in a text, because Serve has no other way to say why HAProxy ended: it raises a
-    `RuntimeError` with all of it (ray 2.60; `tests/deployments/test_patches.py` fails when that changes). The
-    line is shown to people, and decides nothing."""
-    from ray.exceptions import RayTaskError
-
-    inner = problem.cause if isinstance(problem, RayTaskError) else problem
-    lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
-    if alerts := [line.partition("[ALERT]")[2] for line in lines if "[ALERT]" in line]:
-        return f"HAProxy: {_OF_PROCESS.sub('', alerts[0])}"[:500]
-    told = [line for line in lines if not any(mark in line for mark in ("[NOTICE]", "[WARNING]"))]
-    return (told[-1] if inner is problem else told[0])[:500] if told else repr(inner)[:500]
 
 
 def _logs(folder: str) -> str:

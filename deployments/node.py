@@ -40,6 +40,7 @@ class NodeActor(Actor):
         self._finding = [asyncio.create_task(child.find()) for child in children]
         leaves = blueprint.leaves or not planned.node.replicas
         self._idle = Idle(blueprint.idle_timeout_s if leaves else None)
+        self._idle_timeout_s = blueprint.idle_timeout_s
         self._serve(NODE, self, blueprint)
 
     async def run(self, turn: PassInput) -> PassOutput:
@@ -76,3 +77,7 @@ class NodeActor(Actor):
     async def ready(self) -> None:
         """Returns when the tools are known. Raises what went wrong with them; the next call tries again."""
         await self._node.ready()
+
+    async def leave_when_idle(self) -> None:
+        """Another version has taken the place of this one: it stays for turns that are open."""
+        self._idle.leave(self._idle_timeout_s)

@@ -94,6 +94,11 @@ class RayBackend:
         self._sessions = [as_one(replicas) for replicas in self._replicas]
         self.grant_book = self._store.grants
 
+    async def close(self) -> None:
+        """Ends its connections."""
+        self._directory.close()
+        await self._store.close()
+
     async def ask(self, owner: str, request: RequestFor[R]) -> R:
         return await self._ask(self._blueprint.shard_of(owner), request)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from shutil import which
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -77,16 +77,41 @@ def loaded(path: Path, *, runs: bool = True) -> "Config":
     return config
 
 
-def runtime() -> "Callable[..., None]":
+def agents_of(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
+    """Returns the configs as they run. Raises `ConfigError` with the problems of each file and of all of them
+    together."""
+    from mesh.config.several_agents import conflicts, shared_data_dirs, with_one_address
+    from mesh.core.errors import ConfigError
+
+    problems: list[str] = []
+    found: dict[Path, Config] = {}
+    for path in paths:
+        if path.resolve() in found:
+            problems.append(f"{path}:1: is given twice; each agent has a file of its own")
+            continue
+        try:
+            found[path.resolve()] = loaded(path).model_copy(update=chosen)
+        except ConfigError as error:
+            problems += error.problems
+    configs = [*found.values()]
+    if problems := [*problems, *conflicts(configs)]:
+        raise ConfigError(problems)
+    agents = with_one_address(configs, os.environ)
+    if problems := shared_data_dirs(agents):
+        raise ConfigError(problems)
+    return agents
+
+
+def runtime(name: str = "ray") -> "Callable[..., Any]":
     """Returns the function that runs agents. It takes a `Config`, a rich `Console`, the `Config` of each
-    further agent, and ``options``, which are `RunOptions`. It is found by its entry point, because mesh/ must
-    not import Ray."""
+    further agent, and ``options``, which are `RunOptions`; or another one of `deployments.deploy`. It is
+    found by its entry point, because mesh/ must not import Ray."""
     from importlib.metadata import entry_points
 
-    found = [*entry_points(group="mesh.runtime", name="ray")]
+    found = [*entry_points(group="mesh.runtime", name=name)]
     if not found:
         exit_with(["no runtime is installed; run make setup"], FAILED)
-    start: Callable[..., None] = found[0].load()
+    start: Callable[..., Any] = found[0].load()
     return start
 
 

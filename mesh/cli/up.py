@@ -2,9 +2,8 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,16 +11,13 @@ from mesh.cli.shared import (
     DEFAULT_CONFIG,
     FAILED,
     WorkspaceOption,
+    agents_of,
     errors_as_lines,
     exit_with,
-    loaded,
     runtime,
     set_workspace,
 )
 from mesh.runtime.options import LogFormat, LogLevel, RunOptions
-
-if TYPE_CHECKING:
-    from mesh.config.model import Config
 
 
 def up(
@@ -86,7 +82,7 @@ def up(
         from mesh.store.chosen import store_warnings
 
         given = {"host": host, "port": port, "data_dir": data_dir}
-        agents = _agents(
+        agents = agents_of(
             configs or [DEFAULT_CONFIG], {key: to for key, to in given.items() if to is not None}
         )
         if found := obstacles(agents, os.environ):
@@ -96,28 +92,3 @@ def up(
         level = log_level or ("warning" if sys.stderr.isatty() else "info")
         options = RunOptions(log_format, level, max_restarts, web, dashboard)
         runtime()(agents[0], Console(), *agents[1:], options=options)
-
-
-def _agents(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
-    """Returns the configs as they run. Raises `ConfigError` with the problems of each file and of all of them
-    together."""
-    from mesh.config.several_agents import conflicts, shared_data_dirs, with_one_address
-    from mesh.core.errors import ConfigError
-
-    problems: list[str] = []
-    found: dict[Path, Config] = {}
-    for path in paths:
-        if path.resolve() in found:
-            problems.append(f"{path}:1: is given twice; each agent has a file of its own")
-            continue
-        try:
-            found[path.resolve()] = loaded(path).model_copy(update=chosen)
-        except ConfigError as error:
-            problems += error.problems
-    configs = [*found.values()]
-    if problems := [*problems, *conflicts(configs)]:
-        raise ConfigError(problems)
-    agents = with_one_address(configs, os.environ)
-    if problems := shared_data_dirs(agents):
-        raise ConfigError(problems)
-    return agents

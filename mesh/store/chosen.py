@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from mesh.access.secret import mesh_secret
 from mesh.config.model import Config, StoreOptions
 from mesh.core.errors import MeshError
-from mesh.journal.shards import Shards
+from mesh.journal.shards import ShardMap, Shards
 from mesh.journal.shards_in_files import stored_count
 from mesh.store.files import FileStore
 from mesh.store.port import Store
@@ -56,6 +56,11 @@ def begin_generation(config: Config, data_dir: Path) -> int:
 def newest_generation(config: Config, data_dir: Path) -> tuple[int, str]:
     """The number and the digest of the newest deployment of an agent. Raises `MeshError`."""
     return _with_shards(config, data_dir, lambda shards: shards.newest_generation())
+
+
+def shard_map(config: Config, data_dir: Path) -> ShardMap:
+    """Which keeper hosts an agent has, and what they have. Raises `MeshError`."""
+    return _with_shards(config, data_dir, lambda shards: shards.map())
 
 
 def secret_of(config: Config, data_dir: Path) -> bytes:

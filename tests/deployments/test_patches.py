@@ -43,3 +43,21 @@ def test_serve_still_tells_of_its_controller_and_its_replicas_by_the_names_of_ac
     names = source("serve/_private/common.py")
     assert 'REPLICA_ID_FULL_ID_STR_PREFIX = "SERVE_REPLICA::"' in names
     assert 'f"{self.deployment_id.app_name}#{s}"' in names
+
+
+def test_serve_still_takes_the_version_of_a_deployment_in_code_from_nobody_but_itself() -> None:
+    """`deployments.deploy._application`"""
+    assert "version=deployment._version or get_random_string()" in source("serve/_private/client.py")
+    text = source("serve/deployment.py")
+    assert "if not _internal and version is not DEFAULT.VALUE:" in text
+
+
+def test_serve_still_asks_a_deployment_for_its_application_after_its_constructor() -> None:
+    """`deployments.app.Gateway`"""
+    assert 'SERVE_BUILD_ASGI_APP_METHOD = "__serve_build_asgi_app__"' in source("serve/_private/replica.py")
+    assert "the class must define ``__serve_build_asgi_app__``" in source("serve/api.py")
+
+
+def test_serve_still_calls_an_application_that_ends_deleting() -> None:
+    """`deployments.caretaker._is_deleted`"""
+    assert 'DELETING = "DELETING"' in source("serve/schema.py")

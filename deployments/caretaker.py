@@ -1,0 +1,250 @@
+"""Who keeps the actors of an agent that was deployed to a cluster: a Serve deployment beside its gateways.
+
+    described ─► sessions and nodes ─► ready ─► keepers ─► the shards are handed over ─► older ones leave
+
+Serve gives it the agent (`Description`), and another one in its place without a restart. The keepers come
+last, because they take the shards: an agent that never becomes ready changes nothing for those who use the
+one before. It may die at any moment: the actors stay, and the next caretaker finds them by their names.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+
+from deployments.blueprint import Blueprint
+from deployments.cluster import A_LITTLE_CPU, cause_of
+from deployments.deployed_agent import DeployedAgent, end_all
+from mesh.config.agent_file import load
+from mesh.config.files import FileText
+from mesh.config.model import Auth, Config, parse
+from mesh.config.workspace_variable import with_workspace
+from mesh.core.errors import ConfigError, MeshError
+from mesh.disk.holder import Holder, held
+from mesh.net.backoff import Backoff
+from mesh.runtime.logs import fields, set_up
+
+_FOLLOW_EVERY_S = 2.0
+_ASKED_FOR_S = 20.0
+"""How long a gateway that asks for a newer blueprint waits at most for the answer that there is none."""
+_TRIED_AGAIN = Backoff(first_s=1.0, longest_s=10.0)
+_END_WITHIN_S = 60.0
+_log = logging.getLogger("mesh.caretaker")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Description:
+    """An agent as it stands in the config of a Serve application: plain data, that people can read.
+
+    Either ``file`` is its file on the machines of the cluster, or ``config`` its text, from the file
+    ``origin``, with those of the ``files`` that it names. ``${VAR}`` is not replaced: each machine has its
+    own environment. Relative paths are below the working directory of the caretaker.
+    """
+
+    file: str = ""
+    config: str = ""
+    origin: str = ""
+    files: Mapping[str, Mapping[str, str]] | None = None
+    data_dir: str = ""
+    workspace: str = ""
+    keys_file: str = ""
+
+    @property
+    def key(self) -> str:
+        """The same for the same agent, and another one for any other. A file counts with its content."""
+        text = Path(self.file).read_text() if self.file else ""
+        return hashlib.sha256(json.dumps([_plain(self), text], sort_keys=True).encode()).hexdigest()[:8]
+
+    def read(self) -> Config:
+        """The config. Raises `ConfigError`."""
+        env = with_workspace(os.environ, Path(self.workspace) if self.workspace else None)
+        if self.file:
+            config = load(Path(self.file), env)
+        else:
+            files = {name: FileText(**file) for name, file in (self.files or {}).items()}
+            config = parse(self.config, self.origin, env, files)
+        chosen: dict[str, Any] = {}
+        if self.data_dir:
+            chosen["data_dir"] = Path(self.data_dir)
+        if self.keys_file:
+            chosen["auth"] = Auth(keys_file=Path(self.keys_file))
+        return config.model_copy(update=chosen)
+
+
+def described(config: Config) -> dict[str, Any]:
+    """The description of a config, as plain data."""
+    return _plain(
+        Description(
+            config=config.source,
+            origin=config.origin,
+            files={name: file._asdict() for name, file in config.files.items()},
+            data_dir=str(config.data_dir.absolute()),
+            workspace=str(config.workspace or ""),
+            keys_file=str(config.auth.keys_file.absolute()) if config.auth else "",
+        )
+    )
+
+
+def _plain(description: Description) -> dict[str, Any]:
+    return {name: value for name, value in vars(description).items() if value}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a deployment is: ``deployment`` is its key (`Description.key`). ``waiting`` are the actors that
+    are not ready, ``problem`` is what went wrong last. ``is_in_force``: its keepers have the shards."""
+
+    deployment: str = ""
+    digest: str = ""
+    generation: int = 0
+    waiting: tuple[str, ...] = ()
+    problem: str = ""
+    is_in_force: bool = False
+
+
+@serve.deployment(
+    max_ongoing_requests=1000,  # each gateway has one that waits
+    ray_actor_options={"num_cpus": A_LITTLE_CPU},
+    health_check_period_s=5,
+    graceful_shutdown_timeout_s=_END_WITHIN_S,
+    logging_config={"enable_access_log": False},
+)
+class Caretaker:
+    """See the module."""
+
+    def __init__(self) -> None:
+        set_up()
+        self._newest: Blueprint | None = None
+        self._changed = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._progress = Progress()
+        self._application = serve.get_replica_context().app_name
+
+    async def reconfigure(self, description: dict[str, Any]) -> None:
+        """Keeps this agent from now on. Raises `ConfigError`."""
+        try:
+            wanted = Description(**description)
+        except TypeError as problem:
+            raise ConfigError([f"user_config of {self._application}: {problem}"]) from None
+        config, key = await asyncio.to_thread(lambda: (wanted.read(), wanted.key))
+        if config.name != self._application:
+            raise ConfigError([f"application {self._application} has the agent {config.name}: name it so"])
+        await self._stop_keeping()
+        self._keeping = asyncio.create_task(self._keep(config, key))
+
+    async def newest(self, known: str) -> Blueprint | None:
+        """The blueprint that gateways are to serve, once it is another one than that of the deployment
+        ``known``; None after a while."""
+        try:
+            async with asyncio.timeout(_ASKED_FOR_S if known else None):
+                while self._newest is None or self._newest.deployment == known:
+                    await self._changed.wait()
+        except TimeoutError:
+            return None
+        return self._newest
+
+    async def progress(self) -> Progress:
+        """How far the deployment is that Serve asked for last."""
+        return self._progress
+
+    async def __del__(self) -> None:
+        """Called by Serve when this replica ends: for good, or to be replaced by another one."""
+        await self._stop_keeping()
+        if await asyncio.to_thread(_is_deleted, self._application):
+            await asyncio.to_thread(end_all, self._application)
+
+    async def _stop_keeping(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+
+    async def _keep(self, config: Config, key: str) -> None:
+        agent = DeployedAgent(config, alone=True, one_machine=False, deployment=key)
+        self._progress = Progress(key, config.digest)
+        with ExitStack() as stack:
+            if config.store is None:
+                stack.enter_context(held(config.data_dir, Holder("mesh deploy"), shared=True))
+            await self._tried(agent.find_keepers)
+            if agent.has_shards or await self._tried(agent.is_first):
+                await self._tried(agent.make_keepers)
+                self._publish(agent.blueprint)
+            elif self._newest is None:  # a caretaker before this one has made it
+                self._publish(await self._tried(agent.blueprint_before))
+            await self._tried(agent.make_nodes)
+            await self._until_ready(agent)
+            await self._tried(agent.make_keepers)
+            await self._until_ready(agent)
+            self._publish(agent.blueprint)
+            self._progress = Progress(key, config.digest, agent.blueprint.generation, is_in_force=True)
+            _log.info("event=deployed version=%s generation=%d", config.digest, agent.blueprint.generation)
+            await self._tried(agent.retire_others)
+            while True:
+                await asyncio.sleep(_FOLLOW_EVERY_S)
+                await self._tried(agent.follow_machines)
+
+    async def _until_ready(self, agent: DeployedAgent) -> None:
+        """Waits for all actors, however long they take: a machine may have to join first."""
+        ready: set[str] = set()
+        for delay_s in _TRIED_AGAIN.delays():
+            await self._tried(agent.follow_machines)
+            waiting = {name: actor for name, actor in agent.actors.items() if name not in ready}
+            self._progress = replace(self._progress, waiting=tuple(waiting))
+            await asyncio.gather(*(self._ask(name, actor, ready) for name, actor in waiting.items()))
+            if not self._progress.waiting:
+                return
+            await asyncio.sleep(delay_s)
+
+    async def _ask(self, name: str, actor: Any, ready: set[str]) -> None:
+        """Waits a while for an actor."""
+        try:
+            async with asyncio.timeout(_ASKED_FOR_S):
+                await actor.ready.remote()
+        except TimeoutError:
+            self._note(f"{name} does not answer")
+        except RayError as problem:
+            self._note(f"{name} cannot start: {cause_of(problem)}")
+        else:
+            ready.add(name)
+            waiting = tuple(each for each in self._progress.waiting if each != name)
+            self._progress = replace(self._progress, waiting=waiting)
+
+    async def _tried(self, work: Callable[[], T]) -> T:
+        """The result of a call of Ray or of the store, which is made again until it succeeds."""
+        for delay_s in _TRIED_AGAIN.delays():
+            try:
+                return await asyncio.to_thread(work)
+            except (RayError, MeshError, ValueError) as problem:
+                self._note(cause_of(problem))
+            await asyncio.sleep(delay_s)
+        raise AssertionError("the delays have no end")
+
+    def _note(self, problem: str) -> None:
+        if problem != self._progress.problem:
+            _log.warning("event=not_deployed_yet %s", fields(message=problem))
+        self._progress = replace(self._progress, problem=problem)
+
+    def _publish(self, blueprint: Blueprint) -> None:
+        self._newest = blueprint
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _is_deleted(application: str) -> bool:
+    """Whether this replica ends because its application does."""
+    try:
+        found = serve.status().applications.get(application)
+    except (RayError, RayServeException) as problem:  # Serve itself is gone: whoever ended it ends the rest
+        _log.warning("event=serve_away %s", fields(message=problem))
+        return False
+    return found is None or found.status == "DELETING"
