@@ -12,6 +12,7 @@ from deployments.cluster import A_LITTLE_CPU, close_replica
 from deployments.remote import RayBackend
 from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
+from mesh.core.mesh_state import unready
 from mesh.http.agent_index import AgentEntry, index_app
 from mesh.runtime.logs import set_up
 
@@ -58,8 +59,8 @@ def _entry(blueprint: Blueprint) -> AgentEntry:
 
 async def _unready(backend: RayBackend, application: str) -> list[str]:
     """Returns what an agent lacks to be ready, including its gateways."""
-    serving, missing = await asyncio.gather(_is_serving(application), backend.unready())
-    return missing if serving else ["gateway", *missing]
+    serving, parts = await asyncio.gather(_is_serving(application), backend.parts())
+    return unready(parts) if serving else ["gateway", *unready(parts)]
 
 
 async def _is_serving(application: str) -> bool:

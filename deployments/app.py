@@ -132,7 +132,7 @@ def build(blueprint: Blueprint, *, links: Links = Links()) -> serve.Application:
 
 def agent(args: dict[str, Any]) -> serve.Application:
     """The application of an agent that its caretaker keeps, which gets the agent as its ``user_config``
-    (`deployments.caretaker.Description`). Serve calls this for ``import_path: deployments.app:agent``."""
+    (`deployments.caretaker.AgentDescription`). Serve calls this (``import_path: deployments.app:agent``)."""
     if args:
         raise ValueError(f"deployments.app:agent takes no args, but has {', '.join(args)}")
     application: serve.Application = Gateway.bind(Caretaker.bind(), Links())  # type: ignore[attr-defined]

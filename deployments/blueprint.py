@@ -44,7 +44,7 @@ class Blueprint:
     uses that. ``listen_host``: the host on which its actors take calls; empty for the address of each one's
     machine in the cluster. ``leaves``: this is not the version that was started, so its actors leave when
     they were idle for ``idle_timeout_s``. ``keys_file`` is None without ``auth``. ``deployment`` is the key
-    of what was deployed (`deployments.caretaker.Description.key`), empty for a ``mesh up``.
+    of what was deployed (`deployments.caretaker.AgentDescription.key`), empty for a ``mesh up``.
     """
 
     agent: str

@@ -2,9 +2,9 @@
 
     described ─► sessions and nodes ─► ready ─► keepers ─► the shards are handed over ─► older ones leave
 
-Serve gives it the agent (`Description`), and another one in its place without a restart. The keepers come
-last, because they take the shards: an agent that never becomes ready changes nothing for those who use the
-one before. It may die at any moment: the actors stay, and the next caretaker finds them by their names.
+Serve gives it the agent (`AgentDescription`), and another one in its place without a restart. The keepers
+come last, because they take the shards: an agent that never becomes ready changes nothing for those who use
+the one before. It may die at any moment: the actors stay, and the next caretaker finds them by their names.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Description:
+class AgentDescription:
     """An agent as it stands in the config of a Serve application: plain data, that people can read.
 
     Either ``file`` is its file on the machines of the cluster, or ``config`` its text, from the file
@@ -85,7 +85,7 @@ class Description:
 def described(config: Config) -> dict[str, Any]:
     """The description of a config, as plain data."""
     return _plain(
-        Description(
+        AgentDescription(
             config=config.source,
             origin=config.origin,
             files={name: file._asdict() for name, file in config.files.items()},
@@ -96,14 +96,14 @@ def described(config: Config) -> dict[str, Any]:
     )
 
 
-def _plain(description: Description) -> dict[str, Any]:
+def _plain(description: AgentDescription) -> dict[str, Any]:
     return {name: value for name, value in vars(description).items() if value}
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a deployment is: ``deployment`` is its key (`Description.key`). ``waiting`` are the actors that
-    are not ready, ``problem`` is what went wrong last. ``is_in_force``: its keepers have the shards."""
+class DeploymentProgress:
+    """How far a deployment is: ``deployment`` is its key (`AgentDescription.key`). ``waiting`` are the actors
+    that are not ready, ``problem`` is what went wrong last. ``is_in_force``: its keepers have the shards."""
 
     deployment: str = ""
     digest: str = ""
@@ -128,13 +128,13 @@ class Caretaker:
         self._newest: Blueprint | None = None
         self._changed = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
-        self._progress = Progress()
+        self._progress = DeploymentProgress()
         self._application = serve.get_replica_context().app_name
 
     async def reconfigure(self, description: dict[str, Any]) -> None:
         """Keeps this agent from now on. Raises `ConfigError`."""
         try:
-            wanted = Description(**description)
+            wanted = AgentDescription(**description)
         except TypeError as problem:
             raise ConfigError([f"user_config of {self._application}: {problem}"]) from None
         config, key = await asyncio.to_thread(lambda: (wanted.read(), wanted.key))
@@ -154,7 +154,7 @@ class Caretaker:
             return None
         return self._newest
 
-    async def progress(self) -> Progress:
+    async def progress(self) -> DeploymentProgress:
         """How far the deployment is that Serve asked for last."""
         return self._progress
 
@@ -171,7 +171,7 @@ class Caretaker:
 
     async def _keep(self, config: Config, key: str) -> None:
         agent = DeployedAgent(config, alone=True, one_machine=False, deployment=key)
-        self._progress = Progress(key, config.digest)
+        self._progress = DeploymentProgress(key, config.digest)
         with ExitStack() as stack:
             if config.store is None:
                 stack.enter_context(held(config.data_dir, Holder("mesh deploy"), shared=True))
@@ -186,7 +186,9 @@ class Caretaker:
             await self._tried(agent.make_keepers)
             await self._until_ready(agent)
             self._publish(agent.blueprint)
-            self._progress = Progress(key, config.digest, agent.blueprint.generation, is_in_force=True)
+            self._progress = DeploymentProgress(
+                key, config.digest, agent.blueprint.generation, is_in_force=True
+            )
             _log.info("event=deployed version=%s generation=%d", config.digest, agent.blueprint.generation)
             await self._tried(agent.retire_others)
             while True:

@@ -11,12 +11,15 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
+
+import msgspec
 
 from deployments import addresses
 from deployments.addresses import mcp_session_stub, node_stub, session_name
@@ -30,6 +33,7 @@ from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, JournalError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
+from mesh.core.mesh_state import MeshPart, PartKind
 from mesh.core.places import ROOT, Place
 from mesh.core.verdict import Verdict
 from mesh.journal.shards import Shards
@@ -65,7 +69,7 @@ from mesh.tree.turn import (
 )
 
 _PROBE_S = 2.0
-"""How long `RayBackend.unready` waits for each actor: a few seconds are what load balancers wait."""
+"""How long `RayBackend.parts` waits for each actor: a few seconds are what load balancers wait."""
 _ASKED_AGAIN = Backoff(first_s=1.0, longest_s=15.0)
 """When a replica that did not answer is asked again."""
 _ASKS_ANOTHER_S = 0.2
@@ -145,17 +149,17 @@ class RayBackend:
         catalogues = await asyncio.gather(*(session.catalogue() for session in self._sessions))
         return [tool.shown() for catalogue in catalogues for tool in catalogue.tools if not tool.is_check]
 
-    async def unready(self) -> list[str]:
+    async def parts(self) -> list[MeshPart]:
         blueprint = self._blueprint
-        probes: dict[str, Awaitable[Any]] = {
+        probes: dict[MeshPart, Awaitable[Any]] = {
             **await self._keeper_probes(),
             **{
-                f"node {path} {placement.name}/{replica}": self._node_ready(path, replica)
+                _part("node", f"{path} {placement.name}/{replica}"): self._node_ready(path, replica)
                 for path, placement in blueprint.nodes.items()
                 for replica in range(placement.replicas)
             },
             **{
-                f"mcp {session.name}": session.catalogue()
+                _part("mcp", session.name): session.catalogue()
                 for replicas in self._replicas
                 for session in replicas
             },
@@ -163,26 +167,32 @@ class RayBackend:
         answers = await asyncio.gather(
             *(asyncio.wait_for(probe, _PROBE_S) for probe in probes.values()), return_exceptions=True
         )
-        return [name for name, found in zip(probes, answers, strict=True) if isinstance(found, BaseException)]
+        return [
+            msgspec.structs.replace(part, answers=not isinstance(answer, BaseException))
+            for part, answer in zip(probes, answers, strict=True)
+        ]
 
     async def _node_ready(self, path: str, replica: int) -> None:
         node = await addresses.asked(partial(addresses.node, self._blueprint, path, replica))
         await node.ready.remote()
 
-    async def _keeper_probes(self) -> dict[str, Awaitable[Any]]:
+    async def _keeper_probes(self) -> dict[MeshPart, Awaitable[Any]]:
         """Questions to the keepers that have the shards, which are to be those of this deployment, or of a
         newer one."""
         try:
             async with asyncio.timeout(_PROBE_S):
                 map = await self._directory.newest()
         except (Unavailable, TimeoutError) as problem:
-            return {"keepers": _failed(problem)}
+            return {_part("keeper", "of any shard"): _failed(problem)}
         hosts = [map.host_of(shard) for shard in range(self.shards)]
         oldest = self._blueprint.generation
         lacks = [shard for shard, host in enumerate(hosts) if host is None or host.generation < oldest]
-        without = {"keepers of all shards": _failed(Unavailable(f"shards {lacks}"))} if lacks else {}
-        there = {host.id: host for host in hosts if host}
-        alive = {f"keeper {host.name}": self._directory.alive(host) for host in there.values()}
+        without = {_part("keeper", "of all shards"): _failed(Unavailable(f"shards {lacks}"))} if lacks else {}
+        there = Counter(host for host in hosts if host)
+        alive = {
+            _part("keeper", host.name, host.generation, shards): self._directory.alive(host)
+            for host, shards in there.items()
+        }
         return {**without, **alive}
 
     async def _known_to_store(self, request: RequestFor[R]) -> R | None:
@@ -587,6 +597,10 @@ async def first_answers(calls: Iterable[Coroutine[Any, Any, T]], within_s: float
     if not answers:
         raise away[0]
     return answers, not away and not waiting
+
+
+def _part(kind: PartKind, name: str, generation: int = 0, shards: int = 0) -> MeshPart:
+    return MeshPart(kind=kind, name=name, answers=False, generation=generation, shards=shards)
 
 
 async def _failed(problem: Exception) -> None:

@@ -20,6 +20,7 @@ from mesh.cli.llm_stub import llm_stub
 from mesh.cli.log import log
 from mesh.cli.new import new
 from mesh.cli.policy import policy
+from mesh.cli.status import status
 from mesh.cli.store import store
 from mesh.cli.tools import tools
 from mesh.cli.trust import trust
@@ -64,6 +65,7 @@ app.command()(tools)
 app.command()(web)
 app.command("llm-stub")(llm_stub)
 app.command()(tree)
+app.command()(status)
 app.command()(log)
 app.command()(export)
 app.command("import")(import_)

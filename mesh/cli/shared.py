@@ -104,7 +104,7 @@ def agents_of(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
 
 def runtime(name: str = "ray") -> "Callable[..., Any]":
     """Returns the function that runs agents. It takes a `Config`, a rich `Console`, the `Config` of each
-    further agent, and ``options``, which are `RunOptions`; or another one of `deployments.deploy`. It is
+    further agent, and ``options``, which are `RunOptions`; or another one of `deployments.deploying`. It is
     found by its entry point, because mesh/ must not import Ray."""
     from importlib.metadata import entry_points
 

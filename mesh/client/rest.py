@@ -37,6 +37,7 @@ from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
 from mesh.core.events import STORE_WENT_BACK, AnyEvent, CutOff, NewsAction, Preview, decode
+from mesh.core.mesh_state import MeshState
 from mesh.core.spending import SpendReport
 from mesh.core.view import ConversationView
 from mesh.net.backoff import Backoff, Patience
@@ -226,6 +227,10 @@ class MeshClient:
 
     async def tools(self) -> list[ToolInfo]:
         return self._read(await self._get("/tools"), _ToolsResponse).tools
+
+    async def status(self) -> MeshState:
+        """How the mesh is."""
+        return self._read(await self._get("/status"), MeshState)
 
     async def tree(self) -> TreeNode:
         return self._read(await self._get("/tree"), _TreeResponse).tree

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from mesh.core.errors import Unavailable
+from mesh.core.mesh_state import MeshPart
 from mesh.keeper.replies import WatchedEvents
 from mesh.keeper.requests import RequestFor, Watch
 from mesh.metrics.meters import Series
@@ -60,8 +61,8 @@ class Backend(Protocol):
         """The tools of all servers, as `Tool.shown` gives them. Raises `ToolSessionError`."""
         ...
 
-    async def unready(self) -> list[str]:
-        """The names of the actors that do not answer; empty when all is well."""
+    async def parts(self) -> Sequence[MeshPart]:
+        """The actors that serve the agent, and whether each answers."""
         ...
 
 
@@ -113,5 +114,5 @@ class BoundedBackend:
     async def tools(self) -> list[dict[str, Any]]:
         return await self._backend.tools()
 
-    async def unready(self) -> list[str]:
-        return await self._backend.unready()
+    async def parts(self) -> Sequence[MeshPart]:
+        return await self._backend.parts()

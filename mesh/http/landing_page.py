@@ -29,6 +29,7 @@ _PATHS = {
     "conversations": ("/conversations", "all of them, newest first"),
     "events": ("/events", "what happens, as it happens"),
     "metrics": ("/metrics", "what was measured, for Prometheus"),
+    "status": ("/status", "what answers, what waits, and what is wrong"),
     "ready": ("/ready", "whether everything answers"),
 }
 

@@ -17,6 +17,7 @@ from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind, kind_named
 from mesh.core.conversation import MessageView
 from mesh.core.events import Choice, FileChange, Preview
+from mesh.core.mesh_state import MeshPart, MeshState
 from mesh.core.spending import SpendReport, Spent, SpentByAgent, SpentByModel
 from mesh.core.view import ConversationSummary, ConversationView, PendingApproval, TurnResult, TurnView
 from mesh.http.body_types import (
@@ -124,6 +125,7 @@ _TYPES = (
     AgentStreamRequest,
     TreeBody,
     SpendReport,
+    MeshState,
     SessionBody,
     GrantList,
     Problem,
@@ -263,6 +265,19 @@ _SPEND = SpendReport(
     spent=Spent(**_SUM, runs=1),
     by_agent=[SpentByAgent(**_SUM, runs=1, agent_path=("main",))],
     by_model=[SpentByModel(**_SUM, runs=1, model="claude-sonnet-4-5")],
+)
+_STATE = MeshState(
+    agent="agent",
+    version="e6a863506225",
+    release="0.1.0",
+    parts=[
+        MeshPart(kind="keeper", name="0 of deployment 1", answers=True, generation=1, shards=64),
+        MeshPart(kind="node", name="0 agent/0", answers=True),
+        MeshPart(kind="mcp", name="resources", answers=True),
+    ],
+    shards=64,
+    conversations={"active": 12, "waiting_approval": 1, "completed": 30},
+    waiting_since="2026-01-01T12:00:00+00:00",
 )
 _GRANT = Grant(
     id=_UUID,
@@ -609,6 +624,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         _METRICS,
         about="Counters, histograms and gauges in the text format of Prometheus",
         errors=(503,),
+    ),
+    ("GET", "/status"): Operation(
+        "operations",
+        "What answers, what waits, and what is wrong, in words",
+        MeshState,
+        {"well": _STATE},
+        about="How the mesh is, whatever is wrong with it",
     ),
     ("GET", "/policy/grants"): Operation(
         "policy",

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from mesh.access.principal import is_unauthenticated
 from mesh.config.model import Config
+from mesh.core.mesh_state import unready
 from mesh.http.backend import Backend
 from mesh.http.body_types import AgentList, ConversationPage
 from mesh.http.parsing import (
@@ -79,7 +80,7 @@ class RestApi:
         return json_response({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
-        missing = await self._backend.unready()
+        missing = unready(await self._backend.parts())
         if missing:
             which = "" if is_unauthenticated(request.scope) else f": {', '.join(missing)}"
             return error_response(503, f"not ready{which}", 1)

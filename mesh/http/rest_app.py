@@ -11,6 +11,7 @@ from mesh.http.agent_routes import AgentRoutes
 from mesh.http.agent_stream import AgentStream
 from mesh.http.backend import Backend, BoundedBackend
 from mesh.http.events import EventRoutes
+from mesh.http.mesh_status import Status
 from mesh.http.metrics import Metrics
 from mesh.http.policy import PolicyRoutes
 from mesh.http.rest import RestApi
@@ -24,6 +25,7 @@ def rest_routes(backend: Backend, streams: Streams, config: Config, secret: byte
         *EventRoutes(backend, streams, config).routes(),
         *PolicyRoutes(backend).routes(),
         *Metrics(backend, config).routes(),
+        *Status(backend, config).routes(),
         *AgentStream(backend, streams, config, secret).routes(),
         *AgentRoutes(backend, streams, config.limits).routes(),
         *RestApi(backend, streams, config, secret).routes(),

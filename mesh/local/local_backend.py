@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from mesh.core.ids import shard_of
+from mesh.core.mesh_state import MeshPart
 from mesh.keeper.keeper import Keeper
 from mesh.keeper.replies import Reply, WatchedEvents, WatchReply, raise_for_refusal
 from mesh.keeper.requests import Follow, FollowAgents, Request, RequestFor, Watch
@@ -71,9 +72,9 @@ class LocalBackend:
             if not tool.is_check
         ]
 
-    async def unready(self) -> list[str]:
-        """Nothing: who asks is in this process, and whoever needs a tool waits for it."""
-        return []
+    async def parts(self) -> list[MeshPart]:
+        """The keepers alone: who asks is in their process, and whoever needs a tool waits for it."""
+        return [MeshPart(kind="keeper", name="local", answers=True, shards=self.shards)]
 
     async def _ask(self, keeper: Keeper, request: RequestFor[R]) -> R:
         asked: Awaitable[Reply] = keeper.handle(travelled(request, Request))

@@ -75,6 +75,7 @@ def test_the_openapi_document_has_every_route_with_summary_answers_and_examples(
         ("get", "/agent/stream"),
         ("post", "/agent/stream"),
         ("get", "/metrics"),
+        ("get", "/status"),
         ("get", "/policy/grants"),
         ("delete", "/policy/grants/{grant_id}"),
         ("get", "/events"),

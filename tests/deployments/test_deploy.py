@@ -11,8 +11,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deployments.app import NewestApp
-from deployments.caretaker import Description, described
-from deployments.deploy import serve_config
+from deployments.caretaker import AgentDescription, described
+from deployments.deploying import serve_config
 from mesh.config.agent_file import load
 from mesh.config.model import Config
 from mesh.core.errors import ConfigError
@@ -31,7 +31,7 @@ def agent(folder: Path, name: str = "support", prompt: str = "You help.\nYou are
 
 def test_an_agent_is_the_same_when_it_has_been_described_wherever_that_is_read(tmp_path: Path) -> None:
     config = agent(tmp_path)
-    description = Description(**yaml.safe_load(yaml.safe_dump(described(config))))
+    description = AgentDescription(**yaml.safe_load(yaml.safe_dump(described(config))))
     (tmp_path / "tools.py").unlink()
     (tmp_path / "support.yaml").unlink()
     found = description.read()
@@ -40,11 +40,11 @@ def test_an_agent_is_the_same_when_it_has_been_described_wherever_that_is_read(t
 
 
 def test_another_agent_has_another_key_also_if_its_file_has_the_same_name(tmp_path: Path) -> None:
-    before = Description(**described(agent(tmp_path))).key
-    assert Description(**described(agent(tmp_path))).key == before
-    mounted = Description(file=str(tmp_path / "support.yaml"))
+    before = AgentDescription(**described(agent(tmp_path))).key
+    assert AgentDescription(**described(agent(tmp_path))).key == before
+    mounted = AgentDescription(file=str(tmp_path / "support.yaml"))
     of_file = mounted.key
-    after = Description(**described(agent(tmp_path, prompt="You do not help."))).key
+    after = AgentDescription(**described(agent(tmp_path, prompt="You do not help."))).key
     assert len({before, after, of_file, mounted.key}) == 4
 
 
@@ -56,7 +56,7 @@ def test_the_config_for_serve_is_one_that_serve_takes(tmp_path: Path) -> None:
     assert [each["route_prefix"] for each in content["applications"]] == ["/support", "/sales"]
     assert (content["http_options"]["host"], content["http_options"]["port"]) == ("0.0.0.0", 8001)
     caretaker = content["applications"][1]["deployments"][0]
-    assert Description(**caretaker["user_config"]).read().digest == agents[1].digest
+    assert AgentDescription(**caretaker["user_config"]).read().digest == agents[1].digest
     assert "config: |" in text, "people can read it"
 
 
@@ -69,7 +69,7 @@ def test_with_mounted_files_serve_is_told_where_they_are(tmp_path: Path) -> None
 
 def test_a_mounted_file_that_is_not_there_is_a_problem_of_the_config() -> None:
     with pytest.raises(ConfigError, match=r"/nowhere/agent.yaml"):
-        Description(file="/nowhere/agent.yaml").read()
+        AgentDescription(file="/nowhere/agent.yaml").read()
 
 
 class App:

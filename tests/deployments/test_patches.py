@@ -46,7 +46,7 @@ def test_serve_still_tells_of_its_controller_and_its_replicas_by_the_names_of_ac
 
 
 def test_serve_still_takes_the_version_of_a_deployment_in_code_from_nobody_but_itself() -> None:
-    """`deployments.deploy._application`"""
+    """`deployments.deploying._application`"""
     assert "version=deployment._version or get_random_string()" in source("serve/_private/client.py")
     text = source("serve/deployment.py")
     assert "if not _internal and version is not DEFAULT.VALUE:" in text

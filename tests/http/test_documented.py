@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
 from mesh.http.agent_routes import AgentRoutes
 from mesh.http.agent_stream import AgentStream
 from mesh.http.events import EventRoutes
+from mesh.http.mesh_status import Status
 from mesh.http.metrics import Metrics
 from mesh.http.openapi import OPERATIONS
 from mesh.http.policy import PolicyRoutes
@@ -106,6 +107,7 @@ async def test_the_document_has_each_route_of_rest_and_sessions_and_no_other() -
             *EventRoutes(backend, streams, config).routes(),
             *PolicyRoutes(backend).routes(),
             *Metrics(backend, config).routes(),
+            *Status(backend, config).routes(),
             *AgentStream(backend, streams, config, b"secret").routes(),
             *AgentRoutes(backend, streams, config.limits).routes(),
             *SessionApi(backend, streams, config, b"secret").routes(),

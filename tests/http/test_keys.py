@@ -21,6 +21,7 @@ from mesh.access.rules import rules_of
 from mesh.config.model import Config, parse
 from mesh.core.events import ApprovalRequired, ApprovalResolved, ConversationCreated, UserMessage
 from mesh.core.ids import new_id
+from mesh.core.mesh_state import MeshPart
 from mesh.gateway.app import http_app
 from mesh.http.access_check import AccessCheck
 from mesh.http.agent_index import AgentEntry, index_app
@@ -114,8 +115,8 @@ async def test_who_has_no_key_hears_whether_the_mesh_is_up_and_nothing_else(tmp_
     key, config = keys.add(tmp_path / "keys.yaml", "ann"), config_of(tmp_path)
 
     class Half(LocalBackend):
-        async def unready(self) -> list[str]:
-            return ["mcp vault"]
+        async def parts(self) -> list[MeshPart]:
+            return [MeshPart(kind="mcp", name="vault", answers=False)]
 
     async def unready() -> list[str]:
         return ["mcp vault"]

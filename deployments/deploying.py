@@ -23,7 +23,7 @@ from mesh.config.several_agents import path_of
 from mesh.core.errors import MeshError
 
 if TYPE_CHECKING:
-    from deployments.caretaker import Progress
+    from deployments.caretaker import DeploymentProgress
 
 _ASK_EVERY_S = 0.5
 _ANSWERS_WITHIN_S = 10.0
@@ -156,9 +156,9 @@ def _await_in_force(config: Config, console: Console, deadline: float, within_s:
     """Returns when a deployment is in force, and says meanwhile what it waits for."""
     from ray import serve
 
-    from deployments.caretaker import Description, described
+    from deployments.caretaker import AgentDescription, described
 
-    key = Description(**described(config)).key
+    key = AgentDescription(**described(config)).key
     said = ""
     while True:
         state = serve.status().applications[config.name]
@@ -180,13 +180,13 @@ def _await_in_force(config: Config, console: Console, deadline: float, within_s:
         time.sleep(_ASK_EVERY_S)
 
 
-def _waits_for(progress: "Progress") -> str:
+def _waits_for(progress: "DeploymentProgress") -> str:
     first, more = progress.waiting[:_NAMED], len(progress.waiting) - _NAMED
     names = ", ".join(first) + (f" and {more} more" if more > 0 else "")
     return (names or "its keepers") + (f" ({progress.problem})" if progress.problem else "")
 
 
-def _progress(application: str) -> "Progress | None":
+def _progress(application: str) -> "DeploymentProgress | None":
     """What the caretaker says; None while there is none."""
     from ray import serve
     from ray.exceptions import RayError
@@ -197,7 +197,7 @@ def _progress(application: str) -> "Progress | None":
     except KeyError:  # Serve (ray 2.60) has not come to it yet
         return None
     try:
-        found: Progress = caretaker.progress.remote().result(timeout_s=_ANSWERS_WITHIN_S)
+        found: DeploymentProgress = caretaker.progress.remote().result(timeout_s=_ANSWERS_WITHIN_S)
         return found
     except (RayError, RayServeException, TimeoutError):
         return None

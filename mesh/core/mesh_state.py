@@ -1,0 +1,69 @@
+"""How a mesh is: what of it answers, what waits, and what is wrong, in words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+PartKind = Literal["keeper", "node", "mcp"]
+
+
+class MeshPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An actor of a mesh. Of a keeper, also the generation of its deployment, and how many shards it has."""
+
+    kind: PartKind
+    name: str
+    answers: bool
+    generation: int = 0
+    shards: int = 0
+
+    @property
+    def title(self) -> str:
+        """The kind and the name."""
+        return f"{self.kind} {self.name}"
+
+
+class MeshState(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent and all that serves it. ``version`` is the digest of its config, ``release`` that of the code.
+    ``conversations`` are their numbers by status; where ``incomplete``, without those of keepers that did not
+    answer. ``waiting_since`` is when the approval was asked for that waits longest; empty if none waits."""
+
+    agent: str
+    version: str
+    release: str
+    parts: Sequence[MeshPart]
+    shards: int
+    conversations: Mapping[str, int]
+    incomplete: bool = False
+    waiting_since: str = ""
+    problems: Sequence[str] = ()
+
+
+def unready(parts: Sequence[MeshPart]) -> list[str]:
+    """The titles of those that do not answer."""
+    return [part.title for part in parts if not part.answers]
+
+
+def problems_of(parts: Sequence[MeshPart], shards: int) -> list[str]:
+    """What is wrong with a mesh that has so many shards; nothing if all is well."""
+    keepers = [part for part in parts if part.kind == "keeper"]
+    found = [_silent(part) for part in parts if not part.answers]
+    if without := shards - sum(part.shards for part in keepers):
+        found.append(
+            f"{without} of {shards} shards have no keeper: their conversations are not answered until one "
+            "takes them, within some 10 s; if it lasts, no keeper is up, or the store does not answer"
+        )
+    generations = sorted({part.generation for part in keepers if part.shards})
+    if len(generations) > 1:
+        deployments = " and ".join(map(str, generations))
+        found.append(f"deployments {deployments} both have shards: one hands them over to the other")
+    return found
+
+
+def _silent(part: MeshPart) -> str:
+    what = {
+        "keeper": f"its conversations ({part.shards} shards) wait; after 10 s another keeper takes them",
+        "node": "turns that come to it wait",
+        "mcp": "calls of its tools wait; see its server's log",
+    }
+    return f"{part.title} does not answer: {what[part.kind]}"

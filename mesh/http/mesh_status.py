@@ -1,0 +1,70 @@
+"""``GET /status``: how the mesh is, for people who look after it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mesh.config.model import Config
+from mesh.core.errors import Unavailable
+from mesh.core.mesh_state import MeshState, problems_of
+from mesh.http.backend import Backend
+from mesh.http.responses import json_response, route
+from mesh.http.rest import counts_of
+from mesh.keeper.requests import Page
+from mesh.metrics.meters import Series
+from mesh.metrics.table import WAITING_SINCE
+
+
+class Status:
+    """The handler of the route."""
+
+    def __init__(self, backend: Backend, config: Config) -> None:
+        self._backend = backend
+        self._config = config
+
+    def routes(self) -> list[Route]:
+        """The route."""
+        return [route("GET", "/status", self._show)]
+
+    async def _show(self, request: Request) -> Response:
+        parts = await self._backend.parts()
+        conversations, are_all = await self._conversations()
+        state = MeshState(
+            agent=self._config.name,
+            version=self._config.digest,
+            release=version("mesh"),
+            parts=parts,
+            shards=self._backend.shards,
+            conversations=conversations,
+            incomplete=not are_all,
+            waiting_since=await self._waiting_since(),
+            problems=problems_of(parts, self._backend.shards),
+        )
+        return json_response(state)
+
+    async def _conversations(self) -> tuple[dict[str, int], bool]:
+        """Their numbers by status, and whether these are of all keepers. None where no keeper answers, which
+        the parts say."""
+        try:
+            shards, are_all = await self._backend.ask_reachable(Page(1, "", ""))
+        except Unavailable:
+            return {}, False
+        return counts_of(shards), are_all
+
+    async def _waiting_since(self) -> str:
+        try:
+            return earliest(await self._backend.metrics())
+        except Unavailable:
+            return ""
+
+
+def earliest(measured: Mapping[str, Sequence[Series]]) -> str:
+    """The time at which the approval was asked for that waits longest, of all keepers; empty if none does."""
+    found = [
+        each.value for series in measured.values() for each in series if each.metric == WAITING_SINCE.name
+    ]
+    return datetime.fromtimestamp(min(found), UTC).isoformat(timespec="seconds") if found else ""
