@@ -606,3 +606,15 @@ async def test_connections_that_nobody_uses_for_a_while_are_closed(
     await until(are_closed)
     assert (await store.shards.map()).hosts == ()
     await store.close()
+
+
+async def test_the_server_is_to_notice_soon_that_a_machine_is_lost(url: str) -> None:
+    """By its own defaults it keeps a connection of that machine for two hours, and has 100."""
+    asked = Database(url, NAMESPACE)
+    try:
+        names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
+        settings = ", ".join(f"current_setting('{name}')" for name in names)
+        ((*found,),) = await asked.rows(f"select {settings}", within_s=WITHIN_S)
+    finally:
+        await asked.close()
+    assert found == ["4", "2", "2", "8000"]

@@ -162,6 +162,10 @@ class _Connection:
         for side in (self._client, self._server):
             side.setblocking(False)
             side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # As the database has it, which would notice a client that is cut off.
+        self._client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in ((socket.TCP_KEEPIDLE, 4), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 2)):
+            self._client.setsockopt(socket.IPPROTO_TCP, option, value)
         try:
             await self._proxy._loop.sock_connect(self._server, self._proxy._server)
             ways = [asyncio.create_task(self._ask()), asyncio.create_task(self._answer())]

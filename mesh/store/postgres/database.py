@@ -43,6 +43,12 @@ _KEEPALIVES = {
     "tcp_user_timeout": 8_000,
 }
 """So that half-open connections end within 10 s."""
+_OF_SERVER = """
+    set tcp_keepalives_idle = 4; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 2;
+    set tcp_user_timeout = 8000
+"""
+"""The same at the server's end, which by its defaults keeps the connections of a machine that was lost for two
+hours: a few losses, and it has no more for others. Not sent as `options`, which pgbouncer refuses."""
 # What it warns of is told by the error of the statement, with the conversation; and an exception that is
 # logged would keep its connection from being collected.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
@@ -242,7 +248,13 @@ async def connect(url: str) -> AsyncConnection[tuple[object, ...]]:
     if wrong := problem_of(url):  # before libpq says it, with what the URL has
         raise StatementRefused(f"the URL of the store {wrong}")
     conninfo = make_conninfo(url, **_options(url))
-    return await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+    connection = await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+    try:
+        await connection.execute(_OF_SERVER)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
 
 
 async def check(connection: AsyncConnection[tuple[object, ...]], name: str) -> str:
