@@ -1,6 +1,6 @@
 # `make run` is all that is needed; the rest is for whoever works on it.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test chaos interop bench lint docs lock clean
+.PHONY: help setup run test chaos interop bench k8s lint docs lock clean
 
 PYTHON ?= python3
 CONFIG ?= config/agent.yaml
@@ -10,7 +10,7 @@ READY := .venv/.ready
 DOCS := .venv/docs
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## Create .venv from requirements.lock; does nothing when up to date
 
@@ -36,6 +36,10 @@ interop: setup ## The programs by others, and the A2A compatibility kit (TCK=…
 bench: setup ## Measure latency, throughput and CPU (ARGS=… go to the bench)
 	@$(BIN)/python -m bench $(ARGS)
 
+k8s: setup ## Hold the manifests of k8s/ against the definitions of custom kinds (CRDS=… is a folder of these)
+	@$(BIN)/pytest tests/k8s -q
+	@$(if $(CRDS),$(BIN)/python -m tests.k8s.against_crds "$(CRDS)",echo "No CRDS=… given: the real definitions were not looked at")
+
 lint: setup ## Style, types and layers; the JavaScript too
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -51,6 +55,8 @@ lock: setup ## Choose the newest versions anew and write requirements.lock
 	@$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --extra dev \
 	  pyproject.toml -o requirements.lock --no-emit-index-url --no-emit-find-links --no-header -q
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --extra postgres pyproject.toml \
+	  -c requirements.lock -o k8s/requirements.lock --no-emit-index-url --no-emit-find-links --no-header --no-annotate -q
 	$(BIN)/python -m tests.interop.lock
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes docs/site/requirements.in \
 	  -o docs/site/requirements.lock --no-emit-index-url --no-emit-find-links --no-header --no-annotate -q

@@ -99,13 +99,19 @@ class ActorName(NamedTuple):
 
 def actors_of(agent: str) -> list[ActorName]:
     """All actors of an agent on the cluster, of whatever version, deployment and store."""
-    everything = ray.util.list_named_actors(all_namespaces=True)
     begins = (f"{agent}#", f"{agent}@")
-    return [
-        ActorName(each["namespace"], each["name"])
-        for each in everything
-        if each["namespace"].startswith(f"{NAMESPACE}-") and each["name"].startswith(begins)
-    ]
+    return [each for each in _all_actors() if each.name.startswith(begins)]
+
+
+def all_keepers() -> list[ActorName]:
+    """The keepers of all agents on the cluster."""
+    return [each for each in _all_actors() if each.is_keeper]
+
+
+def _all_actors() -> list[ActorName]:
+    everything = ray.util.list_named_actors(all_namespaces=True)
+    names = (ActorName(each["namespace"], each["name"]) for each in everything)
+    return [each for each in names if each.namespace.startswith(f"{NAMESPACE}-")]
 
 
 def told_by(keeper: Any, method: str) -> Any:

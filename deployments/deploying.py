@@ -1,14 +1,17 @@
-"""``mesh deploy``, ``mesh down`` and ``mesh serve-config``: agents that stay on a cluster.
+"""``mesh deploy``, ``mesh down``, ``mesh leave`` and ``mesh serve-config``: agents that stay on a cluster.
 
-deploy        config ─► Serve application (gateways, caretaker) ─► waits until it is in force
-serve_config  config ─► the same application as YAML, for ``serve deploy`` and a RayService
-down          name ─► the application and all actors of the agent end
+    deploy        config ─► Serve application (gateways, caretaker) ─► waits until it is in force
+    serve_config  config ─► the same application as YAML, for ``serve deploy`` and a RayService
+    down          name ─► the application and all actors of the agent end
+    leave         this machine ─► its keepers give their shards to others
+
+All but `serve_config` join the cluster that ``RAY_ADDRESS`` names.
 """
 
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +91,32 @@ def down(names: Sequence[str], console: Console) -> None:
                 _await_deleted(name)
             end_all(name)  # what a caretaker has left that died
             console.print(f"[bold]{name}[/] is down; its conversations stay in its store", highlight=False)
+
+
+def leave(console: Console, *, within_s: float) -> None:
+    """Has the keepers on this machine give their shards to those on others, and ends them: the machine is
+    about to go. Raises `MeshError` if one is not done in time; others take its shards all the same, when its
+    lease has ended."""
+    with _joined(console):
+        import ray
+
+        from deployments import addresses
+
+        here = ray.get_runtime_context().get_node_id()
+        leaving = {}
+        for each in addresses.all_keepers():
+            with suppress(ValueError):  # it has ended since
+                handle = each.handle()
+                if addresses.told_by(handle, "machine") == here:
+                    leaving[handle.leave.remote()] = (each, handle)
+        _say(console, f"{len(leaving)} keepers of this machine give their shards away")
+        done, late = ray.wait([*leaving], num_returns=len(leaving), timeout=within_s) if leaving else ([], [])
+        for each, handle in (leaving[ended] for ended in done):
+            ray.kill(handle)
+            console.print(f"{each.name} has left", highlight=False)
+        if late:
+            names = ", ".join(leaving[each][0].name for each in late)
+            raise MeshError(f"not done after {within_s:g} s: {names}; others take over when their leases end")
 
 
 def serve_config(config: Config, *others: Config, host: str, port: int, mounted: str) -> str:

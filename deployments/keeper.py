@@ -122,6 +122,11 @@ class KeeperActor(Actor):
     async def ready(self) -> None:
         """Returns once its share of the shards is open."""
 
+    async def leave(self) -> None:
+        """Gives the shards to other keepers, because the machine is about to go."""
+        self._finding.cancel()
+        await self._keepers.leave()
+
     async def close(self) -> None:
         """Gives the shards to another deployment, if there is one, and writes what is only derived."""
         self._finding.cancel()

@@ -12,7 +12,7 @@ import typer
 from mesh.cli.agent_tree import tree
 from mesh.cli.chat import chat
 from mesh.cli.check import check
-from mesh.cli.deploy import deploy, down, serve_config
+from mesh.cli.deploy import deploy, down, leave, serve_config
 from mesh.cli.export import export
 from mesh.cli.import_ import import_
 from mesh.cli.key import key
@@ -58,6 +58,7 @@ def mesh(
 app.command()(up)
 app.command()(deploy)
 app.command()(down)
+app.command()(leave)
 app.command("serve-config")(serve_config)
 app.command()(chat)
 app.command()(check)

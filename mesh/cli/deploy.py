@@ -85,6 +85,23 @@ def down(
         runtime("down")(names, Console())
 
 
+def leave(
+    within: Annotated[
+        float, typer.Option(min=1, help="How many seconds the keepers may take to give their shards away.")
+    ] = 60.0,
+) -> None:
+    """Have the keepers on this machine give their conversations to others, before the machine goes.
+
+    For a preStop command on Kubernetes, or before ray stop. RAY_ADDRESS names the cluster.
+
+    Example: RAY_ADDRESS=auto mesh leave
+    """
+    with errors_as_lines():
+        from rich.console import Console
+
+        runtime("leave")(Console(), within_s=within)
+
+
 def serve_config(
     configs: _Configs = None,
     host: Annotated[str, typer.Option(help="The address on which each machine listens.")] = "0.0.0.0",

@@ -134,6 +134,13 @@ class Cluster:
             )
         until(lambda: b"Ray runtime started" in said.read_bytes() or ray_process.poll() is not None, WITHIN_S)
 
+    def said_there(self, machine: Machine, *command: str) -> str:
+        """What the command ``mesh`` says on a machine. Raises if it fails."""
+        mesh = Path(sys.executable).with_name("mesh")
+        env = {**os.environ, **self._env, "RAY_ADDRESS": f"{self.head.address}:6379"}
+        there = machine.command(mesh, *command)
+        return subprocess.run(there, env=env, stdout=-1, text=True, timeout=WITHIN_S, check=True).stdout
+
     def end_ray(self, machine: Machine) -> None:
         """All processes of a machine end."""
         machine.kill()

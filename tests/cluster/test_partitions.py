@@ -163,3 +163,18 @@ def quantiles(seconds: list[float]) -> tuple[float, float]:
     """The median, and the 99th percentile."""
     ordered = sorted(seconds)
     return ordered[len(ordered) // 2], ordered[int(0.99 * len(ordered))]
+
+
+def test_a_machine_that_leaves_has_given_its_conversations_away_before_it_goes(cluster: Cluster) -> None:
+    until(lambda: cluster.is_spread(3), WITHIN_S)
+    machine = cluster.others[0]
+    before = [*cluster.asked("before", 4), *cluster.asked("elsewhere", 4)]
+    there = cluster.hosts()
+    said = cluster.said_there(machine, "leave")
+    assert "has left" in said
+    assert len(there - cluster.hosts()) == 1
+    assert cluster.is_spread(2)
+    cluster.end_ray(machine)
+    cluster.approved(before)
+    assert {*cluster.lines().values()} == {1}
+    assert cluster.database.execute(cluster.url, GAPS) == []

@@ -47,8 +47,8 @@ _OF_SERVER = """
     set tcp_keepalives_idle = 4; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 2;
     set tcp_user_timeout = 8000
 """
-"""The same at the server's end, which by its defaults keeps the connections of a machine that was lost for two
-hours: a few losses, and it has no more for others. Not sent as `options`, which pgbouncer refuses."""
+"""The same at the server's end, which by its defaults keeps the connections of a machine that was lost for
+two hours: a few losses, and it has no more for others. Not sent as `options`, which pgbouncer refuses."""
 # What it warns of is told by the error of the statement, with the conversation; and an exception that is
 # logged would keep its connection from being collected.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
