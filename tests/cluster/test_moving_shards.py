@@ -18,6 +18,7 @@ from tests.cluster.rest import until
 from tests.cluster.test_join import machine, placed, running_ray
 from tests.cluster.test_postgres import GAPS, approve, ask, new_database
 from tests.cluster.world import World
+from tests.worlds.long import takes_long
 from tests.worlds.postgres import PostgresServer
 from tests.worlds.process import running
 
@@ -73,6 +74,8 @@ def test_a_machine_that_joins_gets_shards_and_when_it_is_lost_its_conversations_
         assert database.execute(url, GAPS) == []
 
 
+@pytest.mark.chaos
+@takes_long  # in short, `test_deploy` has one deployment after the other, and the next test two at a time
 def test_of_several_deployments_on_a_cluster_the_newest_serves_whatever_becomes_of_the_others(
     folder: Path, model: Model
 ) -> None:
