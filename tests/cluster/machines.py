@@ -150,6 +150,10 @@ class Cluster:
         """Whether Ray ends there within a while."""
         return self._rays[machine].wait(WITHIN_S) is not None
 
+    def has_lost_ray(self, machine: Machine) -> bool:
+        """Whether Ray has ended there."""
+        return self._rays[machine].poll() is not None
+
     def bring_back(self, machine: Machine) -> None:
         """A machine that was lost gets Ray again, and a share of the shards."""
         self.end_ray(machine)

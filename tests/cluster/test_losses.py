@@ -76,9 +76,19 @@ class Chance:
             self._cluster.bring_back(self._killed)
             self._killed = None
         self.kinds[kind][1](self._random.choice(self._cluster.others))
-        until(lambda: self._cluster.is_spread(2 if self._killed else 3), WITHIN_S)
+        until(self._is_spread, WITHIN_S)
         lines = len(self._cluster.lines())
         until(lambda: len(self._cluster.lines()) > lines, WITHIN_S)
+
+    def _is_spread(self) -> bool:
+        """Whether all machines that are left have their share. Ray ends on one that was silent for so long
+        that the head has given it up; whoever looks after the machine starts it again."""
+        for machine in self._machines:
+            if machine is not self._killed and self._cluster.has_lost_ray(machine):
+                log.info("Ray has ended on %s, and is started again", machine.name)
+                self._cluster.end_ray(machine)
+                self._cluster.start_ray(machine)
+        return self._cluster.is_spread(2 if self._killed else 3)
 
     def _silent(self, machine: Machine, lose: Callable[[], None]) -> None:
         before = epochs(self._cluster)
