@@ -55,7 +55,7 @@ lock: setup ## Choose the newest versions anew and write requirements.lock
 	@$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --extra dev \
 	  pyproject.toml -o requirements.lock --no-emit-index-url --no-emit-find-links --no-header -q
-	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --extra postgres pyproject.toml \
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --extra postgres --extra otel pyproject.toml \
 	  -c requirements.lock -o k8s/requirements.lock --no-emit-index-url --no-emit-find-links --no-header --no-annotate -q
 	$(BIN)/python -m tests.interop.lock
 	$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes docs/site/requirements.in \

@@ -11,6 +11,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import Any
 
 from mesh.config.model import Config
@@ -33,7 +34,7 @@ def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
 
 def obstacles_here(agent: Config, env: Mapping[str, str]) -> list[str]:
     """Returns everything that would keep an agent from starting in this process."""
-    machine = [*missing_programs(agent), *refused_python(agent)]
+    machine = [*missing_programs(agent), *refused_python(agent), *_missing_exporter(agent)]
     return [*_unusable_data(agent, env), *obstacles_of(agent), *machine, *_missing_key(agent, env)]
 
 
@@ -56,6 +57,14 @@ def refused_python(config: Config) -> Iterator[str]:
     if nodes and (problem := _why_no_python()):
         for loc in nodes:
             yield f"{config.location(*loc, 'python')}: no code can be run here: {problem}"
+
+
+def _missing_exporter(config: Config) -> Iterator[str]:
+    if config.otel is not None and find_spec("opentelemetry.exporter.otlp") is None:
+        yield (
+            f"{config.location('otel')}: traces need OpenTelemetry's exporter; install it with: "
+            "pip install 'mesh[otel]'"
+        )
 
 
 def _why_no_python() -> str:

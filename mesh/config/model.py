@@ -59,6 +59,7 @@ DEPLOYMENT_KEYS = (
     "data_dir",
     "store",
     "retention",
+    "otel",
     "cluster",
     "card",
 )
@@ -536,6 +537,17 @@ def _store_options(value: Any) -> Any:
     return {"url": value} if isinstance(value, str) else value
 
 
+class OtelOptions(ConfigSection):
+    """Traces for OpenTelemetry. ``endpoint`` is the URL of a collector that speaks OTLP over HTTP,
+    ``headers`` are sent with each request, ``sample`` is the share of turns that are sent where the caller
+    does not decide. With ``contents``, the words of models and tools are sent, too."""
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
+    headers: dict[Text, str] = {}
+    sample: Annotated[float, Field(ge=0, le=1)] = 1.0
+    contents: bool = False
+
+
 class Config(ConfigSection):
     """An agent and where it runs.
 
@@ -546,9 +558,10 @@ class Config(ConfigSection):
     ``allowed_hosts`` are names under which clients reach the API, besides addresses, ``localhost``, ``host``
     and the host of ``card.url``; requests for other names are refused. With ``auth`` None everybody who
     reaches the API may use it. ``store`` is the database that keeps the conversations, or its URL; with None
-    they are files in ``data_dir``. ``retention`` says when they are deleted. An approval that nobody decides
-    within ``approval_timeout_s`` counts as rejected; None means that it waits for ever. ``intervene`` is what
-    people may do with agents at work; None means all of it.
+    they are files in ``data_dir``. ``retention`` says when they are deleted. ``otel`` is the collector to
+    which traces are sent. An approval that nobody decides within ``approval_timeout_s`` counts as rejected;
+    None means that it waits for ever. ``intervene`` is what people may do with agents at work; None means all
+    of it.
 
     Other processes get `source` and `files`, and parse them in their own environment, so that secrets are
     never sent.
@@ -565,6 +578,7 @@ class Config(ConfigSection):
     data_dir: Directory = Path("data")
     store: Annotated[StoreOptions | None, BeforeValidator(_store_options)] = None
     retention: RetentionOptions = RetentionOptions()
+    otel: OtelOptions | None = None
     llm: LlmOptions = LlmOptions()
     mcp: ServerOptions | None = None
     mcp_servers: Many[McpServer] = ()

@@ -204,6 +204,10 @@ class Conversation:
         """For which agents an approval is pending that a grant may cover: see `PendingApprovals.asking`."""
         return self._open.approvals.asking if self.is_waiting else ()
 
+    def questions(self, uuid: str) -> list[ApprovalRequired]:
+        """What was asked in the newest turn under this uuid, answered or not, as long as the turn is open."""
+        return self._open.approvals.questions(uuid)
+
     def pending_approval(self, uuid: str) -> ApprovalRequired | None:
         """The pending approval with this uuid, if it is one."""
         return self._open.approvals.get(uuid) if self.is_waiting else None

@@ -26,6 +26,7 @@ from mesh.keeper.loaded_conversation import LoadedConversation, PassUnderWay
 from mesh.net.backoff import Backoff, Patience, jittered
 from mesh.runtime.failpoints import failpoint
 from mesh.runtime.logs import fields
+from mesh.tracing.spans import Tracer, TurnOfTrace
 from mesh.tree.node import STOPPED_BY_PERSON
 from mesh.tree.nodes_below import RunningNode
 from mesh.tree.turn import (
@@ -90,13 +91,22 @@ class _Root:
 class Driver:
     """Runs the turns of a keeper's conversations. ``digest`` is the newest version of the agent;
     ``turn_timeout_s`` bounds a pass, ``unavailable_for_s`` how
-    long passes may be lost in a row before the turn fails."""
+    long passes may be lost in a row before the turn fails. With a ``tracer`` those that a turn calls continue
+    its trace."""
 
-    def __init__(self, tree: Tree, digest: str, turn_timeout_s: float, unavailable_for_s: float) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        digest: str,
+        turn_timeout_s: float,
+        unavailable_for_s: float,
+        tracer: Tracer | None = None,
+    ) -> None:
         self._tree = tree
         self._digest = digest
         self._turn_timeout_s = turn_timeout_s
         self._unavailable_for_s = unavailable_for_s
+        self._tracer = tracer
         self._calling_off: set[asyncio.Task[None]] = set()
 
     def start(self, loaded: LoadedConversation) -> asyncio.Task[None]:
@@ -182,6 +192,9 @@ class Driver:
             patience_s=self._unavailable_for_s,
             is_older=is_older,
         )
+        if self._tracer is not None:
+            traced = TurnOfTrace(turn.conversation_id, turn.turn, turn.nonce, turn.traceparent)
+            turn = msgspec.structs.replace(turn, traceparent=self._tracer.forwarded(traced))
         # Nothing is awaited from the input to here: what is journaled from now on is told to this pass.
         under_way = loaded.pass_under_way = PassUnderWay(RunningNode(_Root(self._tree, turn.digest), turn))
         try:

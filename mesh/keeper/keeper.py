@@ -121,6 +121,7 @@ from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.push.service import PushNotifications
 from mesh.runtime.logs import fields
+from mesh.tracing.spans import Tracer
 from mesh.tree.turn import (
     Ack,
     Activation,
@@ -183,8 +184,10 @@ class Keeper:
         recovering: asyncio.Semaphore | None = None,
         acknowledged: AcknowledgedEnds | None = None,
         meters: Meters | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.meters = meters or Meters()
+        self._tracer = tracer
         self._journal = journal
         self._settings = settings
         self._push = push
@@ -203,7 +206,9 @@ class Keeper:
         )
         self._feeds = EventFeeds(journal)
         self._changed_agents = ChangedAgents()
-        self._driver = Driver(tree, settings.digest, settings.turn_timeout_s, settings.unavailable_for_s)
+        self._driver = Driver(
+            tree, settings.digest, settings.turn_timeout_s, settings.unavailable_for_s, tracer
+        )
         self._grants = Grants(tree, book, settings.root)
         self._denial = denial
         self._covered = CoveredApprovals(self._shard.listing, book, settings.root, self._approve_covered)
@@ -787,6 +792,8 @@ class Keeper:
     def _appended(self, loaded: LoadedConversation, events: Sequence[AnyEvent]) -> None:
         self.meters.observe(APPEND_SECONDS, loaded.append_took_s)
         note_events(self.meters, loaded.conversation, events)
+        if self._tracer is not None:
+            self._tracer.note(loaded.conversation, events)
         self._feeds.appended(loaded, events)
         self._note_changed_agents(loaded)
         self._push.on_journaled(loaded.conversation.id, events)

@@ -13,7 +13,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -51,10 +52,14 @@ from mesh.push.service import PushNotifications
 from mesh.push.webhook import A2aVersion
 from mesh.runtime.logs import fields
 from mesh.store.port import Store
+from mesh.tracing.spans import Tracer
 from mesh.tree.configured_limits import limits_by_path, priced_models
 from mesh.tree.gate import NewestPolicy
 from mesh.tree.plan import infos_of_nodes, startable_agents, tree_of
 from mesh.tree.turn import Tree
+
+if TYPE_CHECKING:
+    from mesh.tracing.exporter import SpanExporter
 
 _MOST_LOADED = 5_000
 _MOST_RECOVERING = 256
@@ -219,6 +224,8 @@ class KeeperHost:
         self._recovering = asyncio.Semaphore(_MOST_RECOVERING)  # a bound of the process, for all its shards
         self._acknowledged = AcknowledgedEnds()
         self._meters = Meters()
+        self._spans = exporter_of(config)
+        self._tracer = tracer_of(config, self._spans)
         self._timeline = ""  # of the store when it was last known to have all that it acknowledged
 
     async def start(self) -> None:
@@ -309,6 +316,8 @@ class KeeperHost:
             self._drop(shard)
         if self._closing:
             await asyncio.wait(self._closing, timeout=_LEAVE_WITHIN_S)
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
         with suppress(JournalError):  # then its lease ends by itself
             await self._store.shards.release(self._me.id)
 
@@ -514,12 +523,30 @@ class KeeperHost:
             self._recovering,
             self._acknowledged,
             self._meters,
+            self._tracer,
         )
         return OpenShard(keeper, push)
 
     def _webhooks(self) -> int:
         """How many webhooks there are in this process."""
         return sum(held.now().push.count() for held in self._held.values() if held.is_open)
+
+
+def exporter_of(config: Config) -> "SpanExporter | None":
+    """What sends spans to the collector that a config names; None if it names none."""
+    if config.otel is None:
+        return None
+    # Imported here: it is an extra, and costs what an agent without traces is spared.
+    from mesh.tracing.exporter import SpanExporter
+
+    return SpanExporter(config.otel.endpoint, config.otel.headers, config.name, version("mesh"))
+
+
+def tracer_of(config: Config, spans: "SpanExporter | None") -> Tracer | None:
+    """What makes spans, as a config has it; None if nobody wants any."""
+    if config.otel is None or spans is None:
+        return None
+    return Tracer(spans.send, config.otel.sample, with_contents=config.otel.contents)
 
 
 def _now() -> float:

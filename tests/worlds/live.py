@@ -22,6 +22,7 @@ from mesh.local import local_backend
 from mesh.mcp.memory import progress
 from mesh.mcp.port import Catalogue
 from mesh.mcp.progress import Progress
+from mesh.tracing.spans import Tracer
 from tests.worlds.mesh import SIMPLE, Ledger, ScriptedLlm, WorldMesh
 from tests.worlds.ports import free_port
 
@@ -94,10 +95,11 @@ class LiveMesh:
         config: str = SIMPLE,
         journal: MemoryJournal | None = None,
         ledger: Ledger | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.mesh = WorldMesh(llm, journal, config, ledger=ledger)
+        self.mesh = WorldMesh(llm, journal, config, ledger=ledger, tracer=tracer)
         self._secret = secrets.token_bytes(32)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

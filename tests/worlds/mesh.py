@@ -50,6 +50,7 @@ from mesh.push.memory import MemoryPushStore
 from mesh.push.port import PushStore
 from mesh.push.sender import WebhookSender
 from mesh.push.service import PushNotifications
+from mesh.tracing.spans import Tracer
 from mesh.tree.build import AgentFor, reach
 from mesh.tree.configured_limits import limits_by_path, priced_models
 from mesh.tree.gate import NewestPolicy
@@ -193,10 +194,12 @@ class WorldMesh:
         push_store: PushStore | None = None,
         ledger: Ledger | None = None,
         origin: str = "test.yaml",
+        tracer: Tracer | None = None,
         **settings: Any,
     ) -> None:
         self.journal = journal or MemoryJournal()
         self.llm = llm
+        self.tracer = tracer
         self.ledger = ledger or Ledger()
         self.config = self.newest = parse(config, origin, {})
         self.settings = KeeperSettings(
@@ -234,7 +237,18 @@ class WorldMesh:
             0, self.push_store, self.journal, self.sender, notifications, hosts, self.push_policy, fenced
         )
         newest = NewestPolicy(self.newest).denial
-        return Keeper(0, 1, self.journal, self, self.settings, push, self.grant_book, newest, fenced)
+        return Keeper(
+            0,
+            1,
+            self.journal,
+            self,
+            self.settings,
+            push,
+            self.grant_book,
+            newest,
+            fenced,
+            tracer=self.tracer,
+        )
 
     async def __aenter__(self) -> "WorldMesh":
         await self.tree.start()

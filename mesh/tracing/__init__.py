@@ -1,0 +1,1 @@
+"""Traces, derived from the events of conversations, for OpenTelemetry."""

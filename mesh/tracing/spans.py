@@ -1,0 +1,245 @@
+"""The spans of a conversation, each made of one event when that is journaled. Pure.
+
+    turn ─► node ─► model call, tool call, approval
+                      tool call ─► the agent that it called or started ─► …
+
+The ids of a trace and of its spans are hashes of what they are of, so that every process, also after a crash,
+gives the same to the same step: nobody has to remember a parent, and a span that is sent twice is one. The
+names and attributes are those of OpenTelemetry's conventions for generative AI, where these have any.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from mesh.core.concealed import as_clients_see
+from mesh.core.conversation import Conversation
+from mesh.core.events import (
+    AnyEvent,
+    ApprovalResolved,
+    Completed,
+    Error,
+    Event,
+    LlmCall,
+    NodeCompleted,
+    ToolResult,
+)
+from mesh.core.execution import step_id, trace_id_of
+from mesh.core.places import ROOT, Place
+
+_TURN = "turn"
+_NS_IN_MS = 10**6
+_SAMPLED = 1
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that took a while. ``trace_id`` are 32 hex digits, the others 16; ``parent_id`` is empty
+    where there is none. Times are in ns since 1970. ``error``: what kind of thing went wrong."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, Any]
+    error: str = ""
+
+
+class TurnOfTrace(msgspec.Struct, frozen=True):
+    """Which turn spans are of. ``traceparent`` is what came with its request."""
+
+    conversation_id: str
+    turn: int
+    nonce: str
+    traceparent: str
+
+    @property
+    def trace_id(self) -> str:
+        """See `trace_id_of`."""
+        return trace_id_of(self.traceparent, self.conversation_id, self.turn)
+
+    def span_id(self, step: str) -> str:
+        """The id of the span of a step, or of the place of a node."""
+        return sha256(step_id(self.conversation_id, self.turn, self.nonce, step).encode()).hexdigest()[:16]
+
+    def is_sampled(self, share: float) -> bool:
+        """Whether it is one of those that are sent: as the request says, or else by its trace id, so that all
+        processes agree."""
+        if self.traceparent:
+            return bool(int(self.traceparent[-2:], 16) & _SAMPLED)
+        return int(self.trace_id[-14:], 16) < share * 16**14
+
+    def forwarded(self, share: float) -> str:
+        """The trace context with which it calls others: they continue its trace."""
+        flags = "01" if self.is_sampled(share) else "00"
+        return f"00-{self.trace_id}-{self.span_id(_TURN)}-{flags}"
+
+    def of_place(self, place: Place) -> str:
+        """The id of the span of what happens at a place: of the turn, of the call that an agent works for, or
+        of a node."""
+        if place == ROOT:
+            return self.span_id(_TURN)
+        return self.span_id(place.call.text if place.call is not None else place.text)
+
+    def parent_of(self, event: Event) -> str:
+        """The id of the span in which an event's lies."""
+        if isinstance(event, NodeCompleted):
+            place = event.place
+            if place.begun_in is not None:
+                return self.span_id(place.begun_in.text)
+            return self.of_place(next(place.enclosing, ROOT))
+        return self.of_place(event.place)
+
+
+def turn_of(conversation: Conversation) -> TurnOfTrace:
+    """The newest turn of a conversation."""
+    return TurnOfTrace(conversation.id, conversation.turn, conversation.turn_nonce, conversation.traceparent)
+
+
+def spans_of(
+    conversation: Conversation, events: Sequence[AnyEvent], *, with_contents: bool
+) -> Iterator[Span]:
+    """The spans that end with new events of the newest turn, which the conversation has already. With what
+    people, models and tools said only if that is wanted."""
+    turn = turn_of(conversation)
+    for event in map(as_clients_see, events):
+        match event:
+            case LlmCall():
+                yield _model_call(turn, event, with_contents)
+            case ToolResult():
+                yield _tool_call(turn, event, with_contents)
+            case NodeCompleted():
+                yield _node(turn, event)
+            case ApprovalResolved():
+                yield from _approval(turn, conversation, event)
+            case Completed() | Error():
+                yield _whole_turn(turn, conversation, event)
+            case _:
+                pass
+
+
+def _model_call(turn: TurnOfTrace, call: LlmCall, with_contents: bool) -> Span:
+    contents = {"gen_ai.output.messages": call.text} if with_contents else {}
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": call.model,
+        "gen_ai.response.finish_reasons": (call.finish_reason,),
+        "gen_ai.usage.input_tokens": call.usage.input,
+        "gen_ai.usage.output_tokens": call.usage.output,
+        **({} if call.cost_nusd is None else {"mesh.cost_usd": call.cost_nusd / 1e9}),
+        **contents,
+    }
+    return _span(turn, call, f"chat {call.model}", call.latency_ms, attributes)
+
+
+def _tool_call(turn: TurnOfTrace, result: ToolResult, with_contents: bool) -> Span:
+    contents = {"gen_ai.tool.call.result": result.content} if with_contents else {}
+    outcome = "denied" if result.denied else "skipped" if result.skipped else ""
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": result.tool,
+        "gen_ai.tool.call.id": result.call_id,
+        **({"mesh.outcome": outcome} if outcome else {}),
+        **contents,
+    }
+    error = "tool_error" if result.is_error else ""
+    return _span(turn, result, f"execute_tool {result.tool}", result.duration_ms, attributes, error)
+
+
+def _node(turn: TurnOfTrace, node: NodeCompleted) -> Span:
+    is_agent = node.place.is_started
+    attributes = {
+        **({"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": node.name} if is_agent else {}),
+        "mesh.node": node.place.text,
+    }
+    name = f"invoke_agent {node.name}" if is_agent else f"node {node.name}"
+    error = "" if node.status == "completed" else node.status
+    return _span(turn, node, name, node.duration_ms, attributes, error)
+
+
+def _approval(turn: TurnOfTrace, conversation: Conversation, resolved: ApprovalResolved) -> Iterator[Span]:
+    for asked in conversation.questions(resolved.uuid):
+        start, end = _ns(asked.time), _ns(resolved.time)
+        attributes = {"mesh.approval.kind": asked.kind, "mesh.approval.decision": resolved.choice}
+        yield Span(
+            trace_id=turn.trace_id,
+            span_id=turn.span_id(f"{asked.step}/approval/{asked.attempt}"),
+            parent_id=turn.parent_of(asked),
+            name=f"approval {asked.tool_name}".rstrip(),
+            start_ns=start,
+            end_ns=max(start, end),
+            attributes={**_common(turn), **attributes},
+        )
+
+
+def _whole_turn(turn: TurnOfTrace, conversation: Conversation, end: Completed | Error) -> Span:
+    caller = turn.traceparent.split("-")[2] if turn.traceparent else ""
+    start = _ns(conversation.turn_started_at)
+    return Span(
+        trace_id=turn.trace_id,
+        span_id=turn.span_id(_TURN),
+        parent_id=caller,
+        name=f"invoke_agent {conversation.agent}",
+        start_ns=start,
+        end_ns=max(start, _ns(end.time)),
+        attributes={
+            **_common(turn),
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": conversation.agent,
+        },
+        error="turn_failed" if isinstance(end, Error) else "",
+    )
+
+
+def _span(
+    turn: TurnOfTrace,
+    event: Event,
+    name: str,
+    duration_ms: int,
+    attributes: Mapping[str, Any],
+    error: str = "",
+) -> Span:
+    end = _ns(event.time)
+    return Span(
+        trace_id=turn.trace_id,
+        span_id=turn.span_id(event.step),
+        parent_id=turn.parent_of(event),
+        name=name,
+        start_ns=end - duration_ms * _NS_IN_MS,
+        end_ns=end,
+        attributes={**_common(turn), **attributes},
+        error=error,
+    )
+
+
+def _common(turn: TurnOfTrace) -> dict[str, Any]:
+    return {"gen_ai.conversation.id": turn.conversation_id, "mesh.turn": turn.turn}
+
+
+def _ns(time: str) -> int:
+    """The ns since 1970 of the time of an event."""
+    return round(datetime.fromisoformat(time).timestamp() * 1e6) * 1000
+
+
+class Tracer:
+    """Makes spans of what is journaled, and has them sent. ``share`` of the turns are traced, unless the
+    caller has decided. ``with_contents``: see `spans_of`."""
+
+    def __init__(self, send: Callable[[Span], None], share: float, *, with_contents: bool) -> None:
+        self._send = send
+        self._share = share
+        self._with_contents = with_contents
+
+    def note(self, conversation: Conversation, events: Sequence[AnyEvent]) -> None:
+        """Takes new events of the newest turn, which the conversation has already."""
+        if turn_of(conversation).is_sampled(self._share):
+            for span in spans_of(conversation, events, with_contents=self._with_contents):
+                self._send(span)
+
+    def forwarded(self, turn: TurnOfTrace) -> str:
+        """The trace context with which a turn calls others."""
+        return turn.forwarded(self._share)
