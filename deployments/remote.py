@@ -33,7 +33,7 @@ from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, JournalError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
-from mesh.core.mesh_state import MeshPart, PartKind
+from mesh.core.mesh_state import NOT_ALL_SHARDS, STORE_AWAY, MeshPart, PartKind
 from mesh.core.places import ROOT, Place
 from mesh.core.verdict import Verdict
 from mesh.journal.shards import Shards
@@ -183,11 +183,11 @@ class RayBackend:
             async with asyncio.timeout(_PROBE_S):
                 map = await self._directory.newest()
         except (Unavailable, TimeoutError) as problem:
-            return {_part("keeper", "of any shard"): _failed(problem)}
+            return {_part("keeper", STORE_AWAY): _failed(problem)}
         hosts = [map.host_of(shard) for shard in range(self.shards)]
         oldest = self._blueprint.generation
         lacks = [shard for shard, host in enumerate(hosts) if host is None or host.generation < oldest]
-        without = {_part("keeper", "of all shards"): _failed(Unavailable(f"shards {lacks}"))} if lacks else {}
+        without = {_part("keeper", NOT_ALL_SHARDS): _failed(Unavailable(f"shards {lacks}"))} if lacks else {}
         there = Counter(host for host in hosts if host)
         alive = {
             _part("keeper", host.name, host.generation, shards): self._directory.alive(host)

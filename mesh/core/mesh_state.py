@@ -6,6 +6,10 @@ from typing import Literal
 import msgspec
 
 PartKind = Literal["keeper", "node", "mcp"]
+STORE_AWAY = "of any shard"
+"""In place of a keeper's name, where the store does not say which keepers there are."""
+NOT_ALL_SHARDS = "of all shards"
+"""In place of a keeper's name, where some shards have no keeper, or only one of an older deployment."""
 
 
 class MeshPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,7 +51,12 @@ def unready(parts: Sequence[MeshPart]) -> list[str]:
 def problems_of(parts: Sequence[MeshPart], shards: int) -> list[str]:
     """What is wrong with a mesh that has so many shards; nothing if all is well."""
     keepers = [part for part in parts if part.kind == "keeper"]
-    found = [_silent(part) for part in parts if not part.answers]
+    found = [_silent(part) for part in parts if not part.answers and not _is_made_up(part)]
+    if any(part.name == STORE_AWAY for part in keepers):
+        return [
+            *found,
+            "the store does not answer: nobody knows which keepers there are; requests wait for it",
+        ]
     if without := shards - sum(part.shards for part in keepers):
         found.append(
             f"{without} of {shards} shards have no keeper: their conversations are not answered until one "
@@ -57,7 +66,14 @@ def problems_of(parts: Sequence[MeshPart], shards: int) -> list[str]:
     if len(generations) > 1:
         deployments = " and ".join(map(str, generations))
         found.append(f"deployments {deployments} both have shards: one hands them over to the other")
+    elif not without and any(part.name == NOT_ALL_SHARDS for part in keepers):
+        found.append(f"the shards are still with deployment {generations[0]}, and not with this one")
     return found
+
+
+def _is_made_up(part: MeshPart) -> bool:
+    """Whether it stands for what is not there, as far as being ready is concerned."""
+    return part.kind == "keeper" and part.name in (STORE_AWAY, NOT_ALL_SHARDS)
 
 
 def _silent(part: MeshPart) -> str:

@@ -1,5 +1,6 @@
 """``GET /status``: how the mesh is, for people who look after it."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -9,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mesh.config.model import Config
-from mesh.core.errors import Unavailable
+from mesh.core.errors import JournalError, Unavailable
 from mesh.core.mesh_state import MeshState, problems_of
 from mesh.http.backend import Backend
 from mesh.http.responses import json_response, route
@@ -17,6 +18,9 @@ from mesh.http.rest import counts_of
 from mesh.keeper.requests import Page
 from mesh.metrics.meters import Series
 from mesh.metrics.table import WAITING_SINCE
+
+_WITHIN_S = 5.0
+"""How long it waits for keepers: longer than `Backend.ask_reachable` does where some of them answer."""
 
 
 class Status:
@@ -31,8 +35,9 @@ class Status:
         return [route("GET", "/status", self._show)]
 
     async def _show(self, request: Request) -> Response:
-        parts = await self._backend.parts()
-        conversations, are_all = await self._conversations()
+        parts, (conversations, are_all), since = await asyncio.gather(
+            self._backend.parts(), self._conversations(), self._waiting_since()
+        )
         state = MeshState(
             agent=self._config.name,
             version=self._config.digest,
@@ -41,7 +46,7 @@ class Status:
             shards=self._backend.shards,
             conversations=conversations,
             incomplete=not are_all,
-            waiting_since=await self._waiting_since(),
+            waiting_since=since,
             problems=problems_of(parts, self._backend.shards),
         )
         return json_response(state)
@@ -50,15 +55,17 @@ class Status:
         """Their numbers by status, and whether these are of all keepers. None where no keeper answers, which
         the parts say."""
         try:
-            shards, are_all = await self._backend.ask_reachable(Page(1, "", ""))
-        except Unavailable:
+            async with asyncio.timeout(_WITHIN_S):
+                shards, are_all = await self._backend.ask_reachable(Page(1, "", ""))
+        except (Unavailable, JournalError, TimeoutError):
             return {}, False
         return counts_of(shards), are_all
 
     async def _waiting_since(self) -> str:
         try:
-            return earliest(await self._backend.metrics())
-        except Unavailable:
+            async with asyncio.timeout(_WITHIN_S):
+                return earliest(await self._backend.metrics())
+        except (Unavailable, JournalError, TimeoutError):
             return ""
 
 

@@ -2,7 +2,15 @@
 
 from datetime import UTC, datetime
 
-from mesh.core.mesh_state import MeshPart, MeshState, PartKind, problems_of, unready
+from mesh.core.mesh_state import (
+    NOT_ALL_SHARDS,
+    STORE_AWAY,
+    MeshPart,
+    MeshState,
+    PartKind,
+    problems_of,
+    unready,
+)
 from mesh.display.status_screen import lines_of, waited
 
 NOW = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
@@ -39,6 +47,23 @@ def test_what_does_not_answer_is_named_with_what_that_means() -> None:
 def test_shards_without_a_keeper_are_counted() -> None:
     (problem,) = problems_of(WELL[1:], 64)
     assert problem.startswith("40 of 64 shards have no keeper")
+
+
+def test_a_store_that_is_away_is_called_that() -> None:
+    (problem,) = problems_of([part("keeper", STORE_AWAY, answers=False), *WELL[2:]], 64)
+    assert problem.startswith("the store does not answer")
+
+
+def test_shards_that_are_still_with_an_older_deployment_are_no_silent_keeper() -> None:
+    older = part("keeper", "0 of deployment 2", generation=2, shards=64)
+    missing = part("keeper", NOT_ALL_SHARDS, answers=False)
+    assert problems_of([missing, older], 64) == [
+        "the shards are still with deployment 2, and not with this one"
+    ]
+    assert unready([missing, older]) == ["keeper of all shards"]
+    newer = part("keeper", "0 of deployment 3", generation=3, shards=24)
+    both = [missing, part("keeper", "0 of deployment 2", generation=2, shards=40), newer]
+    assert problems_of(both, 64) == ["deployments 2 and 3 both have shards: one hands them over to the other"]
 
 
 def test_a_handover_between_deployments_is_said() -> None:

@@ -1,17 +1,19 @@
 """``GET /status`` and ``mesh status``: how a mesh is, whatever is wrong with it."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from typer.testing import CliRunner
 
 from mesh.access import keys
 from mesh.cli import app as command
-from mesh.core.errors import Unavailable
-from mesh.core.mesh_state import MeshPart
+from mesh.core.errors import StoreAway, Unavailable
+from mesh.core.mesh_state import STORE_AWAY, MeshPart
 from mesh.gateway.app import http_app
 from mesh.keeper.requests import RequestFor
 from mesh.metrics.meters import Series
@@ -62,6 +64,44 @@ async def test_it_is_told_also_while_no_keeper_answers() -> None:
             assert state["incomplete"] is True
             assert state["problems"][0].startswith("keeper 0 of deployment 1 does not answer")
             assert (await http.get("/ready")).status_code == 503
+
+
+class StoreIsAway(Deaf):
+    """The store does not answer."""
+
+    async def ask_reachable(self, request: RequestFor[Any]) -> tuple[list[Any], bool]:
+        raise StoreAway("db does not answer", was_sent=False)
+
+    async def metrics(self) -> Mapping[str, Sequence[Series]]:  # type: ignore[override]
+        raise StoreAway("db does not answer", was_sent=False)
+
+    async def parts(self) -> list[MeshPart]:
+        return [MeshPart(kind="keeper", name=STORE_AWAY, answers=False)]
+
+
+async def test_it_is_told_also_while_the_store_is_away() -> None:
+    async with WorldMesh(Spoken(says("done"))) as mesh:
+        app = http_app(StoreIsAway(mesh), mesh.config, b"secret")
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+            answer = await http.get("/status")
+    assert answer.status_code == 200
+    (problem,) = answer.json()["problems"]
+    assert problem.startswith("the store does not answer")
+
+
+class Hanging(Deaf):
+    """Its keepers take for ever."""
+
+    async def ask_reachable(self, request: RequestFor[Any]) -> tuple[list[Any], bool]:
+        return await asyncio.Event().wait(), False  # type: ignore[return-value]
+
+
+async def test_it_waits_for_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mesh.http.mesh_status._WITHIN_S", 0.05)
+    async with WorldMesh(Spoken(says("done"))) as mesh:
+        app = http_app(Hanging(mesh), mesh.config, b"secret")
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+            assert (await http.get("/status")).json()["incomplete"] is True
 
 
 async def test_who_has_no_key_is_told_nothing(tmp_path: Path) -> None:

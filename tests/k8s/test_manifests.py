@@ -12,6 +12,7 @@ import yaml
 
 from deployments.caretaker import AgentDescription
 from deployments.deploying import serve_config
+from mesh.access.rules import rules_of
 from mesh.config.agent_file import load
 from mesh.metrics.monitoring import written
 from tests.k8s.custom_kinds import SPECS
@@ -97,6 +98,14 @@ def ray_pods(overlay: str) -> list[tuple[str, Manifest]]:
 
 
 @each_overlay
+@pytest.mark.parametrize("domain", ["", ".mesh", ".mesh.svc", ".mesh.svc.cluster.local"])
+def test_the_agent_answers_to_the_names_of_its_service(overlay: str, domain: str) -> None:
+    rules = rules_of([load(K8S / "overlays" / overlay / "agent.yaml", ENV)])
+    assert rules.problem_with_host(f"mesh-serve-svc{domain}:8000") == ""
+    assert rules.problem_with_host("elsewhere.example:8000")
+
+
+@each_overlay
 def test_each_variable_that_the_agent_names_is_given_to_the_pods(overlay: str) -> None:
     text = (K8S / "overlays" / overlay / "agent.yaml").read_text()
     named = {*re.findall(r"\$\{(\w+)\}", text)}
@@ -134,6 +143,8 @@ def test_a_worker_gives_its_conversations_away_before_it_is_ended(overlay: str) 
     leaves_within = float(command[command.index("--within") + 1])
     assert worker["spec"]["terminationGracePeriodSeconds"] >= leaves_within + GRACE_AFTER_LEAVING_S
     (budget,) = of_kind(overlay, "PodDisruptionBudget")
+    (group,) = ray_service(overlay)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    assert 0 < budget["spec"]["minAvailable"] < group["minReplicas"]
     assert budget["spec"]["selector"]["matchLabels"].items() <= worker["metadata"]["labels"].items()
 
 
@@ -148,6 +159,9 @@ def test_the_head_has_nothing_that_serves_a_request(overlay: str) -> None:
 def test_the_edge_is_on_a_port_that_kuberay_knows_and_that_its_metrics_do_not_take(overlay: str) -> None:
     ((_, worker),) = [(name, pod) for name, pod in ray_pods(overlay) if "head" not in name]
     ports = {each["name"]: each["containerPort"] for each in worker["spec"]["containers"][0]["ports"]}
+    ((_, head),) = [(name, pod) for name, pod in ray_pods(overlay) if "head" in name]
+    of_head = {each["name"]: each["containerPort"] for each in head["spec"]["containers"][0]["ports"]}
+    assert of_head["serve"] == ports["serve"], "KubeRay makes the service after these"
     edge = yaml.safe_load(ray_service(overlay)["spec"]["serveConfigV2"])["http_options"]
     assert ports == {"serve": edge["port"], "metrics": 8080}
     assert edge == {"host": "0.0.0.0", "port": 8000}
@@ -166,8 +180,10 @@ def test_nothing_is_let_in_but_what_is_listed(overlay: str) -> None:
     }
     assert let_in.pop("mesh-inside") == [([inside], None)]
     assert let_in.pop("mesh-api") == [([labelled("api")], [8000])]
-    ((who, ports),) = let_in.pop("mesh-dashboard")
-    assert ports == [8265] and labelled("dashboard") in who
+    operator = {"podSelector": {"matchLabels": {"app.kubernetes.io/component": "kuberay-operator"}}}
+    assert let_in.pop("mesh-dashboard") == [
+        ([{**operator, **labelled("operator")}, labelled("dashboard")], [8265])
+    ]
     assert let_in.pop("mesh-metrics") == [([labelled("metrics")], [8080, 8000])]
     let_in.pop("mesh-database", None)  # of CloudNativePG's operator, to its own pods
     assert all(rules == [] for rules in let_in.values()), let_in
