@@ -88,6 +88,11 @@ class ActorName(NamedTuple):
         return int(self.name.partition("#")[2].partition("/")[0].partition(".")[0])
 
     @property
+    def is_deployed(self) -> bool:
+        """Whether it is the keeper of a deployment that a caretaker looks after, and not of a ``mesh up``."""
+        return "." in self.name.partition("#")[2].partition("/")[0]
+
+    @property
     def is_session(self) -> bool:
         """Whether it is that of the session with an MCP server."""
         return "/mcp/" in self.name and not self.is_keeper
@@ -207,7 +212,7 @@ def _channel(handle: Callable[[], Any]) -> Channel:
             try:
                 address: Address = await found.address.remote()
             except ActorDiedError:
-                _discard(found)  # the actor left for good: its name is free, and the next use creates one
+                discard(found)  # the actor left for good: its name is free, and the next use creates one
                 address = await (await asked(handle)).address.remote()
         except (RayError, ValueError) as problem:
             raise ConnectionLost(f"the actor is not there: {type(problem).__name__}") from None
@@ -216,7 +221,8 @@ def _channel(handle: Callable[[], Any]) -> Channel:
     return Channel(locate, client_tls())
 
 
-def _discard(handle: Any) -> None:
+def discard(handle: Any) -> None:
+    """Forgets the handle of an actor that has left for good: its next use creates it anew."""
     for key in [key for key, known in list(_handles.items()) if known is handle]:
         _handles.pop(key, None)
 

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ray import serve
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -89,9 +87,10 @@ class Gateway:
         """The application, as Serve asks for it. An app cannot be pickled, so each replica builds its own."""
         of = self._of
         if isinstance(of, Blueprint):
-            return _app(of, self._links)[0]
-        blueprint: Blueprint = await of.newest.remote("")
-        newest = NewestApp(*_app(blueprint, self._links))
+            return (await _app(of, self._links))[0]
+        while (blueprint := await of.newest.remote("")) is None:
+            _log.info("event=gateway_waits_for_agent")
+        newest = NewestApp(*await _app(blueprint, self._links))
         self._following = asyncio.create_task(self._follow(of, blueprint, newest))
         return newest
 
@@ -102,22 +101,24 @@ class Gateway:
         while True:
             try:
                 found: Blueprint | None = await caretaker.newest.remote(blueprint.deployment)
-            except (RayError, RayServeException) as problem:  # it is being started again
-                _log.warning("event=caretaker_away %s", fields(message=problem))
+                if found is not None:
+                    await newest.replace(*await _app(found, self._links))
+                    blueprint = found
+                    _log.info("event=gateway_renewed version=%s", blueprint.digest)
+            except Exception as problem:  # noqa: BLE001 - whatever it is, the next version may be served
+                _log.warning("event=gateway_not_renewed %s", fields(message=problem))
                 await asyncio.sleep(next(delays))
-                continue
-            delays = _ASKED_AGAIN.delays()
-            if found is not None:
-                blueprint = found
-                await newest.replace(*_app(blueprint, self._links))
-                _log.info("event=gateway_renewed version=%s", blueprint.digest)
+            else:
+                delays = _ASKED_AGAIN.delays()
 
 
-def _app(blueprint: Blueprint, links: Links) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
-    """The application of a blueprint, and what closes what it has opened."""
-    config = blueprint.config()
+async def _app(blueprint: Blueprint, links: Links) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
+    """The application of a blueprint, and what closes what it has opened. Raises `MeshError`."""
+    # In a thread: it may wait for the store.
+    config = await asyncio.to_thread(blueprint.config)
+    secret = await asyncio.to_thread(secret_of, config, blueprint.data_dir)
     backend = RayBackend(blueprint)
-    app = http_app(backend, config, secret_of(config, blueprint.data_dir), links)
+    app = http_app(backend, config, secret, links)
     app.add_middleware(RootPathInLocation)
     return app, backend.close
 

@@ -15,16 +15,17 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, RayError
 from ray.serve.exceptions import RayServeException
 
 from deployments.blueprint import Blueprint
 from deployments.cluster import A_LITTLE_CPU, cause_of
-from deployments.deployed_agent import DeployedAgent, end_all
+from deployments.deployed_agent import DeployedAgent, blueprint_in_force, end_all
 from mesh.config.agent_file import load
 from mesh.config.files import FileText
 from mesh.config.model import Auth, Config, parse
@@ -103,7 +104,8 @@ def _plain(description: AgentDescription) -> dict[str, Any]:
 @dataclass(frozen=True)
 class DeploymentProgress:
     """How far a deployment is: ``deployment`` is its key (`AgentDescription.key`). ``waiting`` are the actors
-    that are not ready, ``problem`` is what went wrong last. ``is_in_force``: its keepers have the shards."""
+    that are not ready, ``problem`` is what went wrong last. ``is_in_force``: its keepers have the shards.
+    ``is_refused``: it cannot be read on the machine of the caretaker, and the one before goes on."""
 
     deployment: str = ""
     digest: str = ""
@@ -111,6 +113,7 @@ class DeploymentProgress:
     waiting: tuple[str, ...] = ()
     problem: str = ""
     is_in_force: bool = False
+    is_refused: bool = False
 
 
 @serve.deployment(
@@ -132,14 +135,24 @@ class Caretaker:
         self._application = serve.get_replica_context().app_name
 
     async def reconfigure(self, description: dict[str, Any]) -> None:
-        """Keeps this agent from now on. Raises `ConfigError`."""
+        """Keeps this agent from now on, or goes on with the one before if this one cannot be read here.
+        Raises `ConfigError` if there is none before."""
+        key = ""
         try:
             wanted = AgentDescription(**description)
-        except TypeError as problem:
-            raise ConfigError([f"user_config of {self._application}: {problem}"]) from None
-        config, key = await asyncio.to_thread(lambda: (wanted.read(), wanted.key))
-        if config.name != self._application:
-            raise ConfigError([f"application {self._application} has the agent {config.name}: name it so"])
+            key = await asyncio.to_thread(lambda: wanted.key)
+            config = await asyncio.to_thread(wanted.read)
+            if config.name != self._application:
+                raise ConfigError(
+                    [f"application {self._application} has the agent {config.name}: name it so"]
+                )
+        except (TypeError, OSError, ConfigError) as problem:
+            why = f"{type(problem).__name__}: {problem}"
+            if not await self._goes_on():
+                raise ConfigError([f"{self._application} cannot be read on this machine: {why}"]) from None
+            self._progress = DeploymentProgress(key, is_refused=True)
+            self._note(why)
+            return
         await self._stop_keeping()
         self._keeping = asyncio.create_task(self._keep(config, key))
 
@@ -147,7 +160,7 @@ class Caretaker:
         """The blueprint that gateways are to serve, once it is another one than that of the deployment
         ``known``; None after a while."""
         try:
-            async with asyncio.timeout(_ASKED_FOR_S if known else None):
+            async with asyncio.timeout(_ASKED_FOR_S):
                 while self._newest is None or self._newest.deployment == known:
                     await self._changed.wait()
         except TimeoutError:
@@ -164,56 +177,88 @@ class Caretaker:
         if await asyncio.to_thread(_is_deleted, self._application):
             await asyncio.to_thread(end_all, self._application)
 
+    async def _goes_on(self) -> bool:
+        """Whether a deployment before this one is in force, whose gateways are served then."""
+        if self._keeping is None and self._newest is None:
+            before = await asyncio.to_thread(blueprint_in_force, self._application)
+            if before is not None:
+                self._publish(before)
+        return self._keeping is not None or self._newest is not None
+
     async def _stop_keeping(self) -> None:
+        """Returns when nothing is under way any more that could create an actor."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
+            self._keeping = None
 
     async def _keep(self, config: Config, key: str) -> None:
-        agent = DeployedAgent(config, alone=True, one_machine=False, deployment=key)
-        self._progress = DeploymentProgress(key, config.digest)
-        with ExitStack() as stack:
-            if config.store is None:
-                stack.enter_context(held(config.data_dir, Holder("mesh deploy"), shared=True))
-            await self._tried(agent.find_keepers)
-            if agent.has_shards or await self._tried(agent.is_first):
-                await self._tried(agent.make_keepers)
-                self._publish(agent.blueprint)
-            elif self._newest is None:  # a caretaker before this one has made it
-                self._publish(await self._tried(agent.blueprint_before))
-            await self._tried(agent.make_nodes)
-            await self._until_ready(agent)
-            await self._tried(agent.make_keepers)
-            await self._until_ready(agent)
+        """Does not end by itself, whatever goes wrong."""
+        for delay_s in _TRIED_AGAIN.delays():
+            self._progress = DeploymentProgress(key, config.digest, problem=self._progress.problem)
+            try:
+                with ExitStack() as stack:
+                    await self._deploy(config, key, stack)
+            except Exception as problem:  # noqa: BLE001 - a defect must not end it without a word
+                _log.exception("event=caretaker_failed")
+                self._note(cause_of(problem))
+            await asyncio.sleep(delay_s)
+
+    async def _deploy(self, config: Config, key: str, stack: ExitStack) -> None:
+        """Makes a deployment what is in force, and looks after it until it is cancelled."""
+        agent = await self._tried(
+            lambda: DeployedAgent(config, alone=True, one_machine=False, deployment=key)
+        )
+        if config.store is None:
+            holder = Holder("mesh deploy")
+            await self._tried(lambda: stack.enter_context(held(config.data_dir, holder, shared=True)))
+        await self._tried(agent.find_keepers)
+        if agent.has_shards:  # a caretaker before this one has come so far
             self._publish(agent.blueprint)
-            self._progress = DeploymentProgress(
-                key, config.digest, agent.blueprint.generation, is_in_force=True
-            )
-            _log.info("event=deployed version=%s generation=%d", config.digest, agent.blueprint.generation)
-            await self._tried(agent.retire_others)
-            while True:
-                await asyncio.sleep(_FOLLOW_EVERY_S)
-                await self._tried(agent.follow_machines)
+        elif await self._tried(agent.is_first):  # nothing has to go on until the nodes are ready
+            await self._tried(agent.make_keepers)
+        elif self._newest is None and (before := await self._tried(partial(blueprint_in_force, agent.name))):
+            self._publish(before)
+        await self._until_ready(agent)
+        await self._tried(agent.make_keepers)
+        await self._until_ready(agent)
+        self._publish(agent.blueprint)
+        generation = agent.blueprint.generation
+        self._progress = DeploymentProgress(key, config.digest, generation, is_in_force=True)
+        _log.info("event=deployed version=%s generation=%d", config.digest, generation)
+        await self._tried(agent.retire_others)
+        while True:
+            await asyncio.sleep(_FOLLOW_EVERY_S)
+            await self._tried(agent.follow_machines)
+            await self._tried(agent.make_missing_keepers)
 
     async def _until_ready(self, agent: DeployedAgent) -> None:
-        """Waits for all actors, however long they take: a machine may have to join first."""
+        """Creates the nodes and sessions, and waits for all actors, however long they take: a machine may
+        have to join first."""
         ready: set[str] = set()
         for delay_s in _TRIED_AGAIN.delays():
-            await self._tried(agent.follow_machines)
+            await self._tried(agent.make_nodes)
+            await self._tried(agent.let_stay)
+            if agent.has_shards:
+                await self._tried(agent.make_missing_keepers)
             waiting = {name: actor for name, actor in agent.actors.items() if name not in ready}
             self._progress = replace(self._progress, waiting=tuple(waiting))
-            await asyncio.gather(*(self._ask(name, actor, ready) for name, actor in waiting.items()))
+            asked = (self._ask(agent, name, actor, ready) for name, actor in waiting.items())
+            await asyncio.gather(*asked)
             if not self._progress.waiting:
                 return
             await asyncio.sleep(delay_s)
 
-    async def _ask(self, name: str, actor: Any, ready: set[str]) -> None:
-        """Waits a while for an actor."""
+    async def _ask(self, agent: DeployedAgent, name: str, actor: Any, ready: set[str]) -> None:
+        """Waits a while for an actor. One that is gone for good is made anew in the next round."""
         try:
             async with asyncio.timeout(_ASKED_FOR_S):
                 await actor.ready.remote()
         except TimeoutError:
             self._note(f"{name} does not answer")
+        except ActorDiedError as problem:
+            agent.forget(name)
+            self._note(f"{name} cannot start: {cause_of(problem)}")
         except RayError as problem:
             self._note(f"{name} cannot start: {cause_of(problem)}")
         else:
@@ -222,10 +267,15 @@ class Caretaker:
             self._progress = replace(self._progress, waiting=waiting)
 
     async def _tried(self, work: Callable[[], T]) -> T:
-        """The result of a call of Ray or of the store, which is made again until it succeeds."""
+        """The result of a call of Ray or of the store, which is made again until it succeeds. A call that is
+        under way ends before a cancellation is heeded: it may create actors."""
         for delay_s in _TRIED_AGAIN.delays():
+            calling = asyncio.ensure_future(asyncio.to_thread(work))
             try:
-                return await asyncio.to_thread(work)
+                return await asyncio.shield(calling)
+            except asyncio.CancelledError:
+                await asyncio.wait({calling})
+                raise
             except (RayError, MeshError, ValueError) as problem:
                 self._note(cause_of(problem))
             await asyncio.sleep(delay_s)

@@ -58,9 +58,13 @@ class DeployedAgent:
         return self.blueprint.generation > 0
 
     def is_first(self) -> bool:
-        """Whether no keeper of another deployment is there. Raises `MeshError`."""
+        """Whether no other deployment of the agent is there, on this cluster or on another one that uses the
+        same store. Raises `MeshError`."""
+        from deployments import addresses
+
         hosts = shard_map(self.config, self.blueprint.data_dir).hosts
-        return not any(host.is_live for host in hosts)
+        is_used = any(host.is_live for host in hosts)
+        return not is_used and not any(each.is_keeper for each in addresses.actors_of(self.name))
 
     def find_keepers(self) -> None:
         """Finds the keepers that an earlier process has created for the same deployment, if it is the newest
@@ -78,16 +82,27 @@ class DeployedAgent:
             self._keeper_on[machine] = self._add_keeper(number)
         self._made_keepers = max(numbers) + 1
 
-    def blueprint_before(self) -> Blueprint:
-        """The blueprint of the deployment on this cluster that is in force now; its own if there is none."""
+    def forget(self, name: str) -> None:
+        """Leaves out an actor that is gone for good. Whoever makes the actors again makes it anew."""
         from deployments import addresses
 
-        keepers = [each for each in addresses.actors_of(self.name) if each.is_keeper]
-        for each in sorted(keepers, key=lambda keeper: -keeper.generation):
-            with suppress(ValueError):  # it has ended since
-                if found := addresses.told_by(each.handle(), "blueprint"):
-                    return cast(Blueprint, found)
-        return self.blueprint
+        addresses.discard(self.actors.pop(name))
+        self.closable.discard(name)
+        self._keepers.discard(name)
+        self._keeper_on = {machine: keeper for machine, keeper in self._keeper_on.items() if keeper != name}
+
+    def make_missing_keepers(self) -> None:
+        """Creates the keepers that are gone for good, and those of machines that have joined."""
+        there = {f"{self._prefix}keeper {number}" for number in self._known_numbers()}
+        for name in self._keepers - there:
+            _log.warning("event=keeper_missing actor=%s", name.replace(" ", "_"))
+            self.forget(name)
+        self.make_keepers()
+
+    def _known_numbers(self) -> list[int]:
+        from deployments import addresses
+
+        return addresses.known_keepers(self.blueprint).get(self.blueprint.generation, [])
 
     def make_keepers(self) -> None:
         """Creates the keepers, which take the shards. Raises `MeshError` if the store does not answer."""
@@ -117,14 +132,24 @@ class DeployedAgent:
                 node = addresses.node(blueprint, path, replica)
                 self._add(f"node {path} {placement.name}/{replica}", node)
 
+    def let_stay(self) -> None:
+        """Undoes `retire_others` for the nodes and sessions of this version, which was deployed before."""
+        for name, actor in self.actors.items():
+            if name not in self._keepers:
+                actor.stay.remote()
+
     def retire_others(self) -> None:
         """Ends the keepers of other deployments of the agent, once they have given away what they had. The
-        nodes and sessions of its other versions stay as long as turns need them."""
+        nodes and sessions of its other versions stay as long as turns need them, or as a ``mesh up`` of the
+        same agent is there, which stands by."""
         from deployments import addresses
 
-        found = [each for each in addresses.actors_of(self.name) if not addresses.is_of(self.blueprint, each)]
-        end([each for each in found if each.is_keeper])
-        for each in found:
+        there = addresses.actors_of(self.name)
+        others = [each for each in there if not addresses.is_of(self.blueprint, each)]
+        end([each for each in others if each.is_keeper and each.is_deployed])
+        if any(each.is_keeper and not each.is_deployed for each in there):
+            return
+        for each in others:
             if not each.is_keeper:
                 with suppress(ValueError):  # it has ended since
                     each.handle().leave_when_idle.remote()
@@ -147,7 +172,8 @@ class DeployedAgent:
 
     def _begin_generation(self) -> int:
         """The number of this deployment. Waits a while for a store that does not answer."""
-        patience = Patience(_STORE_AWAY, _STORE_WITHIN_S)
+        # A caretaker tries again by itself, and may be told of another version meanwhile.
+        patience = Patience(_STORE_AWAY, 0.0 if self.blueprint.deployment else _STORE_WITHIN_S)
         while True:
             try:
                 return begin_generation(self.config, self.blueprint.data_dir)
@@ -199,12 +225,27 @@ class DeployedAgent:
         return full
 
 
+def blueprint_in_force(agent: str) -> Blueprint | None:
+    """The blueprint of the deployment of an agent that is in force on this cluster; None if none is."""
+    from deployments import addresses
+
+    keepers = [each for each in addresses.actors_of(agent) if each.is_keeper and each.is_deployed]
+    for each in sorted(keepers, key=lambda keeper: -keeper.generation):
+        with suppress(ValueError):  # it has ended since
+            if found := addresses.told_by(each.handle(), "blueprint"):
+                return cast(Blueprint, found)
+    return None
+
+
 def end_all(agent: str) -> None:
-    """Ends all actors of an agent on the cluster."""
+    """Ends all actors of an agent that was deployed to the cluster, but for what a ``mesh up`` of the same
+    agent has."""
     from deployments import addresses
 
     found = addresses.actors_of(agent)
-    end([each for each in found if each.is_keeper])
+    end([each for each in found if each.is_keeper and each.is_deployed])
+    if any(each.is_keeper and not each.is_deployed for each in found):
+        return
     end([each for each in found if each.is_session])  # a node that waits for a session would make it anew
     end([each for each in found if not each.is_keeper and not each.is_session])
 

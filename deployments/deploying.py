@@ -55,6 +55,8 @@ def deploy(config: Config, console: Console, *others: Config, path: str, within_
                 http_options={"host": config.host, "port": config.port, "location": "EveryNode"},
                 logging_config={"enable_access_log": False, "log_level": "WARNING"},
             )
+        for each in configs:
+            _refuse_foreign(each.name)
         serve.run_many(
             [RunTarget(_application(each), each.name, at) for each, at in zip(configs, paths, strict=True)],
             wait_for_ingress_deployment_creation=False,
@@ -81,10 +83,13 @@ def down(names: Sequence[str], console: Console) -> None:
         from deployments.deployed_agent import end_all
 
         for name in names:
-            is_deployed = cluster.has_serve() and name in serve.status().applications
-            if not is_deployed and not addresses.actors_of(name):
-                there = ", ".join(serve.status().applications) if cluster.has_serve() else ""
-                raise MeshError(f"no agent {name} is deployed here; there is {there or 'none'}")
+            applications = serve.status().applications if cluster.has_serve() else {}
+            is_deployed = name in applications
+            if not is_deployed and not any(each.is_deployed for each in addresses.actors_of(name)):
+                raise MeshError(
+                    f"no agent {name} is deployed here; there is {', '.join(applications) or 'none'}"
+                )
+            _refuse_foreign(name)
             _say(console, f"taking {name} down")
             if is_deployed:
                 serve.delete(name, _blocking=False)
@@ -94,9 +99,9 @@ def down(names: Sequence[str], console: Console) -> None:
 
 
 def leave(console: Console, *, within_s: float) -> None:
-    """Has the keepers on this machine give their shards to those on others, and ends them: the machine is
-    about to go. Raises `MeshError` if one is not done in time; others take its shards all the same, when its
-    lease has ended."""
+    """Has the keepers on this machine give their shards to those on others: the machine is about to go. They
+    stay without any until then, so that nobody starts others in their place. Raises `MeshError` if one is not
+    done in time; others take its shards all the same, when its lease has ended."""
     with _joined(console):
         import ray
 
@@ -108,15 +113,18 @@ def leave(console: Console, *, within_s: float) -> None:
             with suppress(ValueError):  # it has ended since
                 handle = each.handle()
                 if addresses.told_by(handle, "machine") == here:
-                    leaving[handle.leave.remote()] = (each, handle)
+                    leaving[handle.leave.remote()] = each.name
         _say(console, f"{len(leaving)} keepers of this machine give their shards away")
         done, late = ray.wait([*leaving], num_returns=len(leaving), timeout=within_s) if leaving else ([], [])
-        for each, handle in (leaving[ended] for ended in done):
-            ray.kill(handle)
-            console.print(f"{each.name} has left", highlight=False)
-        if late:
-            names = ", ".join(leaving[each][0].name for each in late)
-            raise MeshError(f"not done after {within_s:g} s: {names}; others take over when their leases end")
+        problems = [f"{leaving[each]}: not done after {within_s:g} s" for each in late]
+        for ended in done:
+            try:
+                ray.get(ended)
+                console.print(f"{leaving[ended]} has left", highlight=False)
+            except ray.exceptions.RayError as problem:
+                problems.append(f"{leaving[ended]}: {cause_of(problem)}")
+        if problems:
+            raise MeshError(f"{'; '.join(problems)}. Others take the conversations when its lease ends")
 
 
 def serve_config(config: Config, *others: Config, host: str, port: int, mounted: str) -> str:
@@ -166,6 +174,18 @@ def _written(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Readable.add_representer(str, _written)
 
 
+def _refuse_foreign(name: str) -> None:
+    """Raises `CannotStart` if the application of this name is not one that was deployed here."""
+    from ray import serve
+
+    found = serve.status().applications.get(name) if cluster.has_serve() else None
+    if found is not None and found.deployments and "Caretaker" not in found.deployments:
+        raise CannotStart(
+            f"the cluster has an application {name} that mesh deploy has not made: it belongs to a `mesh up` "
+            "that runs, or to somebody else"
+        )
+
+
 def _application(config: Config) -> Any:
     """The application of an agent. Its deployments have the version of this package: with another agent,
     Serve tells the caretaker that runs, and starts nothing anew. No public option says so (ray 2.60;
@@ -195,6 +215,10 @@ def _await_in_force(config: Config, console: Console, deadline: float, within_s:
             raise CannotStart(f"{config.name} cannot be deployed: {_last_line(state.message)}")
         progress = _progress(config.name)
         is_ours = progress is not None and progress.deployment == key
+        if progress and is_ours and progress.is_refused:
+            raise CannotStart(
+                f"{config.name} cannot be deployed: {progress.problem}; what was deployed before goes on"
+            )
         if progress and is_ours and progress.is_in_force and state.status == "RUNNING":
             return
         now = _waits_for(progress) if progress and is_ours else "its caretaker"

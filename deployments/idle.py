@@ -5,6 +5,9 @@ import logging
 
 import ray
 
+_FIRST_USE_S = 60.0
+"""For the first use, whoever created the actor has that long: on a busy machine, it takes some seconds to
+reach a new process, which would leave before that, again and again."""
 _log = logging.getLogger("mesh.idle")
 
 
@@ -16,7 +19,7 @@ class Idle:
         self._timeout_s = timeout_s
         self._uses = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._wait()
+        self._wait(_FIRST_USE_S)
 
     def __enter__(self) -> None:
         self._uses += 1
@@ -35,9 +38,16 @@ class Idle:
             if not self._uses:
                 self._wait()
 
-    def _wait(self) -> None:
+    def stay(self) -> None:
+        """The actor stays from now on, however idle it is."""
+        self._timeout_s = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self, at_least_s: float = 0.0) -> None:
         if self._timeout_s is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._timeout_s, _end_actor)
+            delay_s = max(self._timeout_s, at_least_s)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, _end_actor)
 
 
 def _end_actor() -> None:

@@ -34,3 +34,7 @@ class McpSessionActor(Actor):
     async def leave_when_idle(self) -> None:
         """See `NodeActor.leave_when_idle`."""
         self._idle.leave(self._idle_timeout_s)
+
+    async def stay(self) -> None:
+        """See `NodeActor.stay`."""
+        self._idle.stay()

@@ -41,6 +41,7 @@ class NodeActor(Actor):
         leaves = blueprint.leaves or not planned.node.replicas
         self._idle = Idle(blueprint.idle_timeout_s if leaves else None)
         self._idle_timeout_s = blueprint.idle_timeout_s
+        self._stays = planned.node.replicas > 0
         self._serve(NODE, self, blueprint)
 
     async def run(self, turn: PassInput) -> PassOutput:
@@ -81,3 +82,8 @@ class NodeActor(Actor):
     async def leave_when_idle(self) -> None:
         """Another version has taken the place of this one: it stays for turns that are open."""
         self._idle.leave(self._idle_timeout_s)
+
+    async def stay(self) -> None:
+        """Its version is the one that is deployed, again or for the first time."""
+        if self._stays:
+            self._idle.stay()

@@ -20,6 +20,7 @@ from itertools import count
 from typing import Any, TypeVar, cast
 
 import msgspec
+from ray.exceptions import ActorDiedError
 
 from deployments import addresses
 from deployments.addresses import mcp_session_stub, node_stub, session_name
@@ -173,8 +174,13 @@ class RayBackend:
         ]
 
     async def _node_ready(self, path: str, replica: int) -> None:
-        node = await addresses.asked(partial(addresses.node, self._blueprint, path, replica))
-        await node.ready.remote()
+        find = partial(addresses.node, self._blueprint, path, replica)
+        node = await addresses.asked(find)
+        try:
+            await node.ready.remote()
+        except ActorDiedError:  # it has left, as an older version that was idle
+            addresses.discard(node)
+            await (await addresses.asked(find)).ready.remote()
 
     async def _keeper_probes(self) -> dict[MeshPart, Awaitable[Any]]:
         """Questions to the keepers that have the shards, which are to be those of this deployment, or of a

@@ -23,9 +23,10 @@ from tests.cluster.person import Person
 from tests.cluster.rest import until
 from tests.cluster.test_join import running_ray
 from tests.cluster.world import ledger_config
+from tests.worlds.long import takes_long
 from tests.worlds.ports import free_port
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(900)]
 
 MESH = str(Path(sys.executable).with_name("mesh"))
 WITHIN_S = "240"
@@ -46,7 +47,9 @@ class Deployed:
     def write(self, **more: Any) -> Path:
         """Writes the agent's file."""
         place = {"host": "127.0.0.1", "port": self.port, "data_dir": str(self.folder / "data")}
-        config = {**ledger_config(self.ledger, self.folder / "failpoints"), **place, **more}
+        cluster = {"idle_timeout_s": 6}
+        ledger = ledger_config(self.ledger, self.folder / "failpoints")
+        config = {**ledger, **place, "cluster": cluster, **more}
         self.file.write_text(yaml.safe_dump(config))
         return self.file
 
@@ -180,6 +183,39 @@ def answers(url: str) -> bool:
         return False
 
 
+def test_who_goes_back_to_an_older_version_has_all_of_it_again_though_it_had_left(deployed: Deployed) -> None:
+    deployed.deploy(prompt="You keep the ledger worse.")
+    until(lambda: processes_are(deployed, "NodeActor", 1))  # the version before was idle, and has left
+    deployed.deploy(prompt="You keep the ledger better.")
+    assert prompt_of(deployed) == "You keep the ledger better."
+    until(lambda: processes_are(deployed, "NodeActor", 1))
+    with Client(deployed.url) as client:
+        person = Person(client, lambda: Counter(deployed.lines()))
+        told = person.open()
+        person.append(told)
+    assert told.lines[0] in deployed.lines()
+    assert answers(deployed.url)
+
+
+def test_a_version_that_the_cluster_cannot_read_is_refused_and_the_one_before_goes_on(
+    deployed: Deployed,
+) -> None:
+    before = prompt_of(deployed)
+    path = deployed.write(prompt="You keep ${ONLY_HERE}.")
+    deployed.env["ONLY_HERE"] = "a secret"
+    said = deployed.run("deploy", str(path), "--within", WITHIN_S, fails=True)
+    assert "cannot be deployed" in said and "ONLY_HERE" in said and "goes on" in said
+    assert prompt_of(deployed) == before
+    (caretaker,) = processes("ServeReplica:ledger-agent:Caretaker", deployed)
+    (gateway,) = processes("ServeReplica:ledger-agent:Gateway", deployed)
+    for killed in (caretaker, gateway):
+        killed.kill()
+    until(lambda: answers(deployed.url))
+    assert prompt_of(deployed) == before
+    deployed.deploy(prompt=before)
+
+
+@takes_long
 def test_a_caretaker_that_dies_leaves_everything_as_it_is(deployed: Deployed) -> None:
     before = {each.pid for kind in ("KeeperActor", "NodeActor") for each in processes(kind, deployed)}
     (caretaker,) = processes("ServeReplica:ledger-agent:Caretaker", deployed)
