@@ -195,11 +195,12 @@ def node_stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:
     return NODE.stub(_channel(lambda: node(blueprint, path, replica)), name)
 
 
-def mcp_session_stub(blueprint: Blueprint, server: McpServer, replica: int) -> ToolSessionService:
-    """The session with a replica of an MCP server."""
-    return TOOL_SESSION.stub(
-        _channel(lambda: mcp_session(blueprint, server, replica)), session_name(server, replica)
-    )
+def mcp_session_stub(
+    blueprint: Blueprint, server: McpServer, replica: int
+) -> tuple[ToolSessionService, Callable[[], None]]:
+    """The session with a replica of an MCP server, and what closes the connection to its actor."""
+    channel = _channel(lambda: mcp_session(blueprint, server, replica))
+    return TOOL_SESSION.stub(channel, session_name(server, replica)), channel.close
 
 
 def _channel(handle: Callable[[], Any]) -> Channel:

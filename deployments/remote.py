@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -102,6 +102,9 @@ class RayBackend:
     async def close(self) -> None:
         """Ends its connections."""
         self._directory.close()
+        for replicas in self._replicas:
+            for session in replicas:
+                session.disconnect()
         await self._store.close()
 
     async def ask(self, owner: str, request: RequestFor[R]) -> R:
@@ -472,11 +475,20 @@ class RemoteTree:
 
 class RemoteSession:
     """`ToolSession` by calls to the actor that owns the session with a replica of ``server``; ``name`` tells
-    replicas apart. ``timeout_s`` bounds the calls that have no bound of their own."""
+    replicas apart. ``timeout_s`` bounds the calls that have no bound of their own. ``disconnect`` closes the
+    connection to the actor."""
 
-    def __init__(self, server: str, name: str, session: ToolSessionService, timeout_s: float) -> None:
+    def __init__(
+        self,
+        server: str,
+        name: str,
+        session: ToolSessionService,
+        timeout_s: float,
+        disconnect: Callable[[], None] = lambda: None,
+    ) -> None:
         self.server = server
         self.name = name
+        self.disconnect = disconnect
         self._timeout_s = timeout_s
         self._session = session
 
@@ -563,15 +575,12 @@ class RemoteSession:
 
 def replicas_of(blueprint: Blueprint, server: McpServer, timeout_s: float) -> list[RemoteSession]:
     """The sessions with an MCP server."""
-    return [
-        RemoteSession(
-            server.name,
-            session_name(server, replica),
-            mcp_session_stub(blueprint, server, replica),
-            timeout_s,
-        )
-        for replica in range(server.replicas)
-    ]
+    found = []
+    for replica in range(server.replicas):
+        session, disconnect = mcp_session_stub(blueprint, server, replica)
+        name = session_name(server, replica)
+        found.append(RemoteSession(server.name, name, session, timeout_s, disconnect))
+    return found
 
 
 def as_one(replicas: Sequence[RemoteSession]) -> ToolSession:

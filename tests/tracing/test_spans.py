@@ -107,13 +107,19 @@ async def test_a_crash_neither_loses_a_span_nor_makes_another_one() -> None:
     assert {span.parent_id for span in sent.spans} == {"", sent.named("invoke_agent test").span_id}
 
 
-def test_the_trace_of_the_caller_goes_on_through_other_agents() -> None:
-    below, above = Sent(), Sent()
+def through_another_agent(headers: dict[str, str]) -> tuple[Sent, Sent]:
+    """What an agent sends that asks another one, and what that one sends."""
+    above, below = Sent(), Sent()
     with live(below, says("done below")) as b:
         config = f"{SIMPLE}a2a: [{{name: b, url: '{b.url}', destructiveHint: false}}]\n"
         asking = calls(("a2a_b", {"message": "hello"}))
         with live(above, asking, says("done"), config=config) as a, httpx.Client(base_url=a.url) as http:
-            http.post("/conversations", json={"message": "go"}, headers={"traceparent": CALLER})
+            http.post("/conversations", json={"message": "go"}, headers=headers)
+    return above, below
+
+
+def test_the_trace_of_the_caller_goes_on_through_other_agents() -> None:
+    above, below = through_another_agent({"traceparent": CALLER})
     trace_id, caller = CALLER.split("-")[1:3]
     assert {span.trace_id for span in (*above.spans, *below.spans)} == {trace_id}
     assert above.named("invoke_agent test").parent_id == caller
@@ -121,22 +127,12 @@ def test_the_trace_of_the_caller_goes_on_through_other_agents() -> None:
 
 
 def test_a_trace_goes_on_that_nobody_has_begun() -> None:
-    below, above = Sent(), Sent()
-    with live(below, says("done below")) as b:
-        config = f"{SIMPLE}a2a: [{{name: b, url: '{b.url}', destructiveHint: false}}]\n"
-        asking = calls(("a2a_b", {"message": "hello"}))
-        with live(above, asking, says("done"), config=config) as a, httpx.Client(base_url=a.url) as http:
-            http.post("/conversations", json={"message": "go"})
+    above, below = through_another_agent({})
     assert len({span.trace_id for span in (*above.spans, *below.spans)}) == 1
 
 
 def test_who_asks_for_no_trace_gets_none_and_nobody_below_either() -> None:
-    below, above = Sent(), Sent()
-    with live(below, says("done below")) as b:
-        config = f"{SIMPLE}a2a: [{{name: b, url: '{b.url}', destructiveHint: false}}]\n"
-        asking = calls(("a2a_b", {"message": "hello"}))
-        with live(above, asking, says("done"), config=config) as a, httpx.Client(base_url=a.url) as http:
-            http.post("/conversations", json={"message": "go"}, headers={"traceparent": f"{CALLER[:-1]}0"})
+    above, below = through_another_agent({"traceparent": f"{CALLER[:-1]}0"})
     assert above.spans == below.spans == []
 
 
