@@ -31,10 +31,14 @@ def lines_of(state: MeshState, now: datetime | None = None) -> Iterator[str]:
 def _answering(parts: Sequence[MeshPart]) -> str:
     """How many of them answer. Keepers are named, each with its shards."""
     answering = sum(part.answers for part in parts)
-    keepers = [f"{part.name}: {part.shards} shards" for part in parts if part.shards]
+    keepers = [f"{part.name}: {_shards(part.shards)}" for part in parts if part.shards]
     more = len(keepers) - _MOST_NAMED
     named = ", ".join(keepers[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     return f"{answering} of {len(parts)} answer" + (f" ({named})" if named else "")
+
+
+def _shards(number: int) -> str:
+    return "1 shard" if number == 1 else f"{number} shards"
 
 
 def _conversations(state: MeshState, now: datetime | None) -> str:

@@ -96,6 +96,16 @@ def test_one_screen_says_it_all() -> None:
     ]
 
 
+def test_one_shard_is_one() -> None:
+    parts = [part("keeper", "local", shards=1)]
+    state = MeshState(agent="a", version="v", release="0", parts=parts, shards=1, conversations={"active": 0})
+    assert [*lines_of(state)][1:] == [
+        "  keepers        1 of 1 answer (local: 1 shard)",
+        "  conversations  none",
+        "all is well",
+    ]
+
+
 def test_a_time_that_has_passed_is_said_in_its_largest_unit() -> None:
     times = ("2025-12-30T11:00:00", "2026-01-02T10:59:59", "2026-01-02T11:58:00", "2026-01-02T11:59:30")
     assert [waited(f"{time}+00:00", NOW) for time in times] == ["3 d", "1 h", "2 min", "30 s"]
