@@ -34,6 +34,8 @@ def database() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.mark.chaos
+@takes_long  # in short, `tests/journal/test_shard_moves.py` moves shards, and `test_losses` loses machines
 def test_a_machine_that_joins_gets_shards_and_when_it_is_lost_its_conversations_answer_soon(
     folder: Path, model: Model, database: PostgresServer
 ) -> None:
