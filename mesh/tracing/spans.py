@@ -95,6 +95,15 @@ class TurnOfTrace(msgspec.Struct, frozen=True):
         return self.of_place(event.place)
 
 
+def in_step(turn: TurnOfTrace, step: str) -> str:
+    """The trace context of what a step of a turn calls. It is the turn's own, unless the turn is traced here:
+    then what is called lies in the step."""
+    version, _, parent, flags = (turn.traceparent or "---").split("-")
+    if parent != turn.span_id(_TURN):
+        return turn.traceparent
+    return f"{version}-{turn.trace_id}-{turn.span_id(step)}-{flags}"
+
+
 def turn_of(conversation: Conversation) -> TurnOfTrace:
     """The newest turn of a conversation."""
     return TurnOfTrace(conversation.id, conversation.turn, conversation.turn_nonce, conversation.traceparent)

@@ -243,7 +243,7 @@ class _RemoteCall(CallDriver):
     @property
     def _headers(self) -> ForwardedHeaders:
         turn = self._steps.turn
-        return ForwardedHeaders(turn.session_id, turn.traceparent, turn.token)
+        return ForwardedHeaders(turn.session_id, turn.traceparent_in(self._step), turn.token)
 
     # -- what is sent
 

@@ -24,6 +24,7 @@ from mesh.core.places import ROOT, Place, StepKey
 from mesh.core.verdict import Verdict
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
+from mesh.tracing.spans import TurnOfTrace, in_step
 
 
 class Activation(msgspec.Struct, frozen=True):
@@ -132,6 +133,11 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """In whose name this node tells the keeper what happens."""
         return Activation(self.conversation_id, self.turn, self.run, self.at)
 
+    def traceparent_in(self, step: StepKey) -> str:
+        """The trace context with which a step calls others."""
+        given = valid_traceparent(self.traceparent)
+        return in_step(TurnOfTrace(self.conversation_id, self.turn, self.nonce, given), step.text)
+
     def context(self, step: StepKey, nonce: str, root: str, remaining: Remaining) -> ExecutionContext:
         """What a call of this pass tells its callee. ``nonce`` is that of the step (`Steps.nonce_of`),
         ``root`` the name of the root agent, ``remaining`` says what may still be used of the budgets."""
@@ -142,7 +148,7 @@ class PassInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             agent_path=tuple(self.agent_path) or (root,),
             started_at=self.started_at,
             deadline=self.deadline,
-            traceparent=valid_traceparent(self.traceparent),
+            traceparent=self.traceparent_in(step),
         )
         return msgspec.structs.replace(context, spent=remaining.used, left=remaining.left)
 

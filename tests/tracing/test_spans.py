@@ -123,7 +123,7 @@ def test_the_trace_of_the_caller_goes_on_through_other_agents() -> None:
     trace_id, caller = CALLER.split("-")[1:3]
     assert {span.trace_id for span in (*above.spans, *below.spans)} == {trace_id}
     assert above.named("invoke_agent test").parent_id == caller
-    assert below.named("invoke_agent test").parent_id == above.named("invoke_agent test").span_id
+    assert below.named("invoke_agent test").parent_id == above.named("execute_tool a2a_b").span_id
 
 
 def test_a_trace_goes_on_that_nobody_has_begun() -> None:
