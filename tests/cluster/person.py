@@ -30,7 +30,10 @@ class Told:
 class Person:
     """Starts conversations that append lines, approves, and decides what nobody knows by looking."""
 
-    def __init__(self, client: Client, lines: Callable[[], Counter[str]]) -> None:
+    def __init__(
+        self, client: Client, lines: Callable[[], Counter[str]], *, is_cut_off_at_times: bool = False
+    ) -> None:
+        self._is_cut_off_at_times = is_cut_off_at_times
         self._client = client
         self._lines = lines
 
@@ -50,6 +53,9 @@ class Person:
         told.sent.append(f"append {line}")
         path = f"/conversations/{told.conversation_id}/messages"
         status, body = self._client.post(path, {"message": told.sent[-1]})
+        if self._was_cut_off(status, body):
+            told.answers.append(body["error"])
+            return self.ask_to_append(told)
         assert status == 200 and body["result"]["waiting_approval"], (status, body)
         told.lines.append(line)
         approval: Body = body["result"]["approval"]
@@ -65,11 +71,18 @@ class Person:
                 # Decided under our feet: the tool reported its result after all.
                 assert "not needed any more" in body["error"], body
                 pending = self._await_end(told)
+            elif self._was_cut_off(status, body):  # after the call, as the model was to say what came of it
+                pending = None
+                _note(told, body["error"])
             else:
                 assert status == 200, (status, body)
                 pending = body["result"].get("approval")
                 if pending is None:
                     _note(told, body["result"]["response"])
+
+    def _was_cut_off(self, status: int, body: Body) -> bool:
+        """Whether the turn failed because the node's machine did not reach the model for too long."""
+        return self._is_cut_off_at_times and status == 502 and "connection lost" in body["error"]
 
     def _decision(self, told: Told, approval: Body) -> Body:
         if approval["kind"] == "tool_call":
@@ -95,9 +108,10 @@ class Person:
         raise AssertionError(f"the turn does not end: {told}")
 
 
-def converse(client: Client, lines: Callable[[], Counter[str]]) -> Told:
-    """A conversation in which two lines are appended."""
-    person = Person(client, lines)
+def converse(client: Client, lines: Callable[[], Counter[str]], *, is_cut_off_at_times: bool = False) -> Told:
+    """A conversation in which two lines are appended. ``is_cut_off_at_times``: a machine may not reach the
+    model for so long that a turn fails; then it is asked again."""
+    person = Person(client, lines, is_cut_off_at_times=is_cut_off_at_times)
     told = person.open()
     for _ in range(2):
         person.append(told)

@@ -19,7 +19,7 @@ from tests.cluster.chaos import SEED, at_work
 from tests.cluster.client import Client
 from tests.cluster.machines import WITHIN_S, Cluster, new_cluster
 from tests.cluster.model import Model
-from tests.cluster.person import converse, judge
+from tests.cluster.person import Told, converse, judge
 from tests.cluster.rest import until
 from tests.cluster.test_postgres import GAPS
 from tests.worlds.network import Machine
@@ -113,7 +113,11 @@ class Chance:
 def test_random_losses_of_machines_lose_nothing_and_repeat_nothing(cluster: Cluster) -> None:
     until(lambda: cluster.is_spread(3), WITHIN_S)
     chance, before = Chance(cluster), epochs(cluster)
-    with at_work(cluster.mesh.url, lambda client: converse(client, cluster.lines), people=2) as people:
+
+    def talk(client: Client) -> Told:
+        return converse(client, cluster.lines, is_cut_off_at_times=True)
+
+    with at_work(cluster.mesh.url, talk, people=2) as people:
         for number, kind in enumerate(chance.some(LOSSES)):
             begun = time.monotonic()
             chance.lose(kind)
