@@ -2,44 +2,33 @@
 
 import os
 import re
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mesh.cli.shared import (
-    DEFAULT_CONFIG,
     FAILED,
     WRONG_USE,
+    ConfigsArgument,
+    DataDirOption,
     WorkspaceOption,
     agents_of,
     errors_as_lines,
     exit_with,
+    print_warnings,
     runtime,
     set_workspace,
 )
-
-_Configs = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="CONFIG",
-        help=f"The agent's file, or one file for each agent. By default {DEFAULT_CONFIG}.",
-        show_default=False,
-    ),
-]
-_DataDir = Annotated[
-    Path | None, typer.Option(help="The directory for conversations, instead of the config's.")
-]
 
 _PATH = re.compile(r"/|(/[A-Za-z0-9._~-]+)+")
 
 
 def deploy(
-    configs: _Configs = None,
+    configs: ConfigsArgument = None,
     path: Annotated[
         str, typer.Option(help="Where a single agent is served, such as /support; by default at /.")
     ] = "",
-    data_dir: _DataDir = None,
+    data_dir: DataDirOption = None,
     workspace: WorkspaceOption = None,
     within: Annotated[
         float, typer.Option(min=1, help="How many seconds to wait until the deployment is in force.")
@@ -58,17 +47,14 @@ def deploy(
         set_workspace(workspace)
         from rich.console import Console
 
-        from mesh.access.exposure import warnings
         from mesh.cli.preflight import obstacles_here
-        from mesh.store.chosen import store_warnings
 
-        agents = agents_of(configs or [DEFAULT_CONFIG], {"data_dir": data_dir} if data_dir else {})
+        agents = agents_of(configs, data_dir=data_dir)
         if path and len(agents) > 1:
             exit_with(["--path is for a single agent; several are each served below /name"], WRONG_USE)
         if found := [problem for agent in agents for problem in obstacles_here(agent, os.environ)]:
             exit_with(found, FAILED)
-        for warning in (each for agent in agents for each in (*warnings(agent), *store_warnings(agent))):
-            typer.echo(f"mesh: warning: {warning}", err=True)
+        print_warnings(agents)
         runtime("deploy")(agents[0], Console(), *agents[1:], path=path, within_s=within)
 
 
@@ -103,7 +89,7 @@ def leave(
 
 
 def serve_config(
-    configs: _Configs = None,
+    configs: ConfigsArgument = None,
     host: Annotated[str, typer.Option(help="The address on which each machine listens.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port of the HTTP edge.")] = 8000,
     mounted: Annotated[
@@ -113,14 +99,14 @@ def serve_config(
             help="Where the agents' files are on the machines of the cluster, instead of their texts.",
         ),
     ] = "",
-    data_dir: _DataDir = None,
+    data_dir: DataDirOption = None,
 ) -> None:
     """Print the config of Ray Serve for agents: for serve deploy, and for a RayService on Kubernetes.
 
     Example: mesh serve-config config/agent.yaml > serve.yaml && serve deploy serve.yaml
     """
     with errors_as_lines():
-        agents = agents_of(configs or [DEFAULT_CONFIG], {"data_dir": data_dir} if data_dir else {})
+        agents = agents_of(configs, data_dir=data_dir)
         typer.echo(
             runtime("serve_config")(agents[0], *agents[1:], host=host, port=port, mounted=mounted), nl=False
         )

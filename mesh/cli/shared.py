@@ -22,6 +22,18 @@ ConfigArgument = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The agent's file, in YAML or Python.", show_default=True)
 ]
 
+ConfigsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="CONFIG",
+        help=f"The agent's YAML file, or one file for each agent. By default {DEFAULT_CONFIG}.",
+        show_default=False,
+    ),
+]
+DataDirOption = Annotated[
+    Path | None, typer.Option(help="The directory for conversations, instead of the config's.")
+]
+
 
 WorkspaceOption = Annotated[
     Path | None,
@@ -77,15 +89,17 @@ def loaded(path: Path, *, runs: bool = True) -> "Config":
     return config
 
 
-def agents_of(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
-    """Returns the configs as they run. Raises `ConfigError` with the problems of each file and of all of them
+def agents_of(paths: Sequence[Path] | None, **given: Any) -> "list[Config]":
+    """Returns the configs as they run, by default that of `DEFAULT_CONFIG`. What is ``given`` and not None
+    takes the place of what they have. Raises `ConfigError` with the problems of each file and of all of them
     together."""
     from mesh.config.several_agents import conflicts, shared_data_dirs, with_one_address
     from mesh.core.errors import ConfigError
 
+    chosen = {key: value for key, value in given.items() if value is not None}
     problems: list[str] = []
     found: dict[Path, Config] = {}
-    for path in paths:
+    for path in paths or [DEFAULT_CONFIG]:
         if path.resolve() in found:
             problems.append(f"{path}:1: is given twice; each agent has a file of its own")
             continue
@@ -100,6 +114,15 @@ def agents_of(paths: Sequence[Path], chosen: dict[str, Any]) -> "list[Config]":
     if problems := shared_data_dirs(agents):
         raise ConfigError(problems)
     return agents
+
+
+def print_warnings(agents: "Sequence[Config]") -> None:
+    """Says what is not safe about agents that can be started."""
+    from mesh.access.exposure import warnings
+    from mesh.store.chosen import store_warnings
+
+    for warning in (each for agent in agents for each in (*warnings(agent), *store_warnings(agent))):
+        typer.echo(f"mesh: warning: {warning}", err=True)
 
 
 def runtime(name: str = "ray") -> "Callable[..., Any]":

@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from mesh.cli.shared import (
-    DEFAULT_CONFIG,
     FAILED,
+    ConfigsArgument,
+    DataDirOption,
     WorkspaceOption,
     agents_of,
     errors_as_lines,
     exit_with,
+    print_warnings,
     runtime,
     set_workspace,
 )
@@ -21,23 +23,14 @@ from mesh.runtime.options import LogFormat, LogLevel, RunOptions
 
 
 def up(
-    configs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="CONFIG",
-            help=f"The agent's YAML file, or one file for each agent. By default {DEFAULT_CONFIG}.",
-            show_default=False,
-        ),
-    ] = None,
+    configs: ConfigsArgument = None,
     host: Annotated[
         str | None, typer.Option(help="The address to listen on, instead of the config's.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="The port to listen on, instead of the config's.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="The directory for conversations, instead of the config's.")
-    ] = None,
+    data_dir: DataDirOption = None,
     workspace: WorkspaceOption = None,
     web: Annotated[
         bool, typer.Option("--web", help="Serve the web chat too, on 127.0.0.1:3000 or the next free port.")
@@ -77,18 +70,12 @@ def up(
         set_workspace(workspace)
         from rich.console import Console
 
-        from mesh.access.exposure import warnings
         from mesh.cli.preflight import obstacles
-        from mesh.store.chosen import store_warnings
 
-        given = {"host": host, "port": port, "data_dir": data_dir}
-        agents = agents_of(
-            configs or [DEFAULT_CONFIG], {key: to for key, to in given.items() if to is not None}
-        )
+        agents = agents_of(configs, host=host, port=port, data_dir=data_dir)
         if found := obstacles(agents, os.environ):
             exit_with(found, FAILED, problems_file)
-        for warning in (each for agent in agents for each in (*warnings(agent), *store_warnings(agent))):
-            typer.echo(f"mesh: warning: {warning}", err=True)
+        print_warnings(agents)
         level = log_level or ("warning" if sys.stderr.isatty() else "info")
         options = RunOptions(log_format, level, max_restarts, web, dashboard)
         runtime()(agents[0], Console(), *agents[1:], options=options)
