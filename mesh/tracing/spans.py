@@ -98,7 +98,9 @@ class TurnOfTrace(msgspec.Struct, frozen=True):
 def in_step(turn: TurnOfTrace, step: str) -> str:
     """The trace context of what a step of a turn calls. It is the turn's own, unless the turn is traced here:
     then what is called lies in the step."""
-    version, _, parent, flags = (turn.traceparent or "---").split("-")
+    if not turn.traceparent:
+        return ""
+    version, _, parent, flags = turn.traceparent.split("-")
     if parent != turn.span_id(_TURN):
         return turn.traceparent
     return f"{version}-{turn.trace_id}-{turn.span_id(step)}-{flags}"
@@ -172,36 +174,20 @@ def _node(turn: TurnOfTrace, node: NodeCompleted) -> Span:
 
 def _approval(turn: TurnOfTrace, conversation: Conversation, resolved: ApprovalResolved) -> Iterator[Span]:
     for asked in conversation.questions(resolved.uuid):
-        start, end = _ns(asked.time), _ns(resolved.time)
+        span_id = turn.span_id(f"{asked.step}/approval/{asked.attempt}")
+        times = _ns(asked.time), _ns(resolved.time)
         attributes = {"mesh.approval.kind": asked.kind, "mesh.approval.decision": resolved.choice}
-        yield Span(
-            trace_id=turn.trace_id,
-            span_id=turn.span_id(f"{asked.step}/approval/{asked.attempt}"),
-            parent_id=turn.parent_of(asked),
-            name=f"approval {asked.tool_name}".rstrip(),
-            start_ns=start,
-            end_ns=max(start, end),
-            attributes={**_common(turn), **attributes},
-        )
+        name = f"approval {asked.tool_name}".rstrip()
+        yield _made(turn, (span_id, turn.parent_of(asked)), name, times, attributes)
 
 
 def _whole_turn(turn: TurnOfTrace, conversation: Conversation, end: Completed | Error) -> Span:
     caller = turn.traceparent.split("-")[2] if turn.traceparent else ""
-    start = _ns(conversation.turn_started_at)
-    return Span(
-        trace_id=turn.trace_id,
-        span_id=turn.span_id(_TURN),
-        parent_id=caller,
-        name=f"invoke_agent {conversation.agent}",
-        start_ns=start,
-        end_ns=max(start, _ns(end.time)),
-        attributes={
-            **_common(turn),
-            "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.agent.name": conversation.agent,
-        },
-        error="turn_failed" if isinstance(end, Error) else "",
-    )
+    times = _ns(conversation.turn_started_at), _ns(end.time)
+    attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": conversation.agent}
+    error = "turn_failed" if isinstance(end, Error) else ""
+    ids = turn.span_id(_TURN), caller
+    return _made(turn, ids, f"invoke_agent {conversation.agent}", times, attributes, error)
 
 
 def _span(
@@ -212,21 +198,32 @@ def _span(
     attributes: Mapping[str, Any],
     error: str = "",
 ) -> Span:
+    """The span of a step, which ended when its event was made."""
     end = _ns(event.time)
+    ids = turn.span_id(event.step), turn.parent_of(event)
+    return _made(turn, ids, name, (end - duration_ms * _NS_IN_MS, end), attributes, error)
+
+
+def _made(
+    turn: TurnOfTrace,
+    ids: tuple[str, str],
+    name: str,
+    times: tuple[int, int],
+    attributes: Mapping[str, Any],
+    error: str = "",
+) -> Span:
+    """A span with its own id and that of its parent, and when it began and ended: the clocks of machines
+    differ."""
     return Span(
         trace_id=turn.trace_id,
-        span_id=turn.span_id(event.step),
-        parent_id=turn.parent_of(event),
+        span_id=ids[0],
+        parent_id=ids[1],
         name=name,
-        start_ns=end - duration_ms * _NS_IN_MS,
-        end_ns=end,
-        attributes={**_common(turn), **attributes},
+        start_ns=times[0],
+        end_ns=max(times),
+        attributes={"gen_ai.conversation.id": turn.conversation_id, "mesh.turn": turn.turn, **attributes},
         error=error,
     )
-
-
-def _common(turn: TurnOfTrace) -> dict[str, Any]:
-    return {"gen_ai.conversation.id": turn.conversation_id, "mesh.turn": turn.turn}
 
 
 def _ns(time: str) -> int:

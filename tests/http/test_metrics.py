@@ -43,10 +43,11 @@ async def test_what_was_measured_is_there_for_prometheus() -> None:
     assert value("gen_ai_client_operation_duration_seconds_count", gen_ai_request_model="scripted") == 2
 
 
-async def test_who_has_no_key_is_told_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/metrics", "/status"])
+async def test_who_has_no_key_is_told_nothing(tmp_path: Path, path: str) -> None:
     key, config = keys.add(tmp_path / "keys.yaml", "ann"), config_of(tmp_path)
     async with WorldMesh(ScriptedLlm(says("fine"))) as mesh:
         transport = httpx.ASGITransport(http_app(LocalBackend(mesh), config, b"secret"))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-            assert (await http.get("/metrics")).status_code == 401
-            assert (await http.get("/metrics", headers={"X-API-Key": key})).status_code == 200
+            assert (await http.get(path)).status_code == 401
+            assert (await http.get(path, headers={"X-API-Key": key})).status_code == 200

@@ -3,21 +3,18 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
-from mesh.access import keys
 from mesh.cli import app as command
 from mesh.core.errors import StoreAway, Unavailable
 from mesh.core.mesh_state import STORE_AWAY, MeshPart
 from mesh.gateway.app import http_app
 from mesh.keeper.requests import RequestFor
 from mesh.metrics.meters import Series
-from tests.http.test_keys import config_of
 from tests.worlds.live import LiveMesh, LocalBackend, Spoken
 from tests.worlds.mesh import SIMPLE, WorldMesh, calls, says
 from tests.worlds.ports import free_port
@@ -102,15 +99,6 @@ async def test_it_waits_for_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> 
         app = http_app(Hanging(mesh), mesh.config, b"secret")
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             assert (await http.get("/status")).json()["incomplete"] is True
-
-
-async def test_who_has_no_key_is_told_nothing(tmp_path: Path) -> None:
-    key, config = keys.add(tmp_path / "keys.yaml", "ann"), config_of(tmp_path)
-    async with WorldMesh(Spoken(says("fine"))) as mesh:
-        transport = httpx.ASGITransport(http_app(LocalBackend(mesh), config, b"secret"))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-            assert (await http.get("/status")).status_code == 401
-            assert (await http.get("/status", headers={"X-API-Key": key})).status_code == 200
 
 
 def test_the_command_shows_it_and_ends_with_1_if_something_is_wrong() -> None:
