@@ -42,6 +42,7 @@ _CONCURRENT_CALLS = 20_000
 people, and the gateways bound what comes in."""
 
 _ASKED_WITHIN_S = 10.0
+_KEEPER_NAME = re.compile(r".*#(\d+)(?:\.(\w+))?/keeper/(\d+)")
 _handles: dict[tuple[str, str], Any] = {}
 _asking_ray = ThreadPoolExecutor(4, "asking-ray")
 
@@ -62,12 +63,11 @@ def keepers_of(blueprint: Blueprint) -> str:
 def known_keepers(blueprint: Blueprint) -> dict[int, list[int]]:
     """The keepers of one deployment that are there: their numbers, by the generation. There may be more than
     one if it was deployed again after another one."""
-    pattern = re.compile(rf"{re.escape(blueprint.agent)}#(\d+)\.{blueprint.deployment}/keeper/(\d+)")
     found: dict[int, list[int]] = {}
-    for each in actors_of(blueprint.agent):
-        match = pattern.fullmatch(each.name)
-        if match and each.namespace == blueprint.namespace:
-            found.setdefault(int(match[1]), []).append(int(match[2]))
+    keepers = (each for each in actors_of(blueprint.agent) if each.is_keeper)
+    for each in keepers:
+        if (each.namespace, each.deployment) == (blueprint.namespace, blueprint.deployment):
+            found.setdefault(each.generation, []).append(each.number)
     return found
 
 
@@ -85,12 +85,28 @@ class ActorName(NamedTuple):
     @property
     def generation(self) -> int:
         """That of a keeper."""
-        return int(self.name.partition("#")[2].partition("/")[0].partition(".")[0])
+        return int(self._of_keeper[1])
+
+    @property
+    def deployment(self) -> str:
+        """The key of what a keeper was deployed with; empty for that of a ``mesh up``."""
+        return self._of_keeper[2] or ""
+
+    @property
+    def number(self) -> int:
+        """That of a keeper."""
+        return int(self._of_keeper[3])
 
     @property
     def is_deployed(self) -> bool:
         """Whether it is the keeper of a deployment that a caretaker looks after, and not of a ``mesh up``."""
-        return "." in self.name.partition("#")[2].partition("/")[0]
+        return self.is_keeper and self.deployment != ""
+
+    @property
+    def _of_keeper(self) -> re.Match[str]:
+        found = _KEEPER_NAME.fullmatch(self.name)
+        assert found is not None, self.name
+        return found
 
     @property
     def is_session(self) -> bool:

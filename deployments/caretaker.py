@@ -229,7 +229,6 @@ class Caretaker:
         await self._tried(agent.retire_others)
         while True:
             await asyncio.sleep(_FOLLOW_EVERY_S)
-            await self._tried(agent.follow_machines)
             await self._tried(agent.make_missing_keepers)
 
     async def _until_ready(self, agent: DeployedAgent) -> None:

@@ -182,6 +182,17 @@ def has_serve() -> bool:
     return any(actor["name"] == "SERVE_CONTROLLER_ACTOR" for actor in names)
 
 
+def start_serve(host: str, port: int) -> None:
+    """Starts Serve, with an HTTP edge on each machine that has a gateway. Raises what Serve does."""
+    from ray import serve
+
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # after the import, which sets it
+    serve.start(
+        http_options={"host": host, "port": port, "location": "EveryNode"},
+        logging_config={"enable_access_log": False, "log_level": "WARNING"},
+    )
+
+
 def leave_serve(ours: Collection[str], *, within_s: float) -> None:
     """Removes our applications at once.
 

@@ -93,29 +93,28 @@ class DeployedAgent:
 
     def make_missing_keepers(self) -> None:
         """Creates the keepers that are gone for good, and those of machines that have joined."""
-        there = {f"{self._prefix}keeper {number}" for number in self._known_numbers()}
+        from deployments import addresses
+
+        known = addresses.known_keepers(self.blueprint).get(self.blueprint.generation, [])
+        there = {f"{self._prefix}keeper {number}" for number in known}
         for name in self._keepers - there:
             _log.warning("event=keeper_missing actor=%s", name.replace(" ", "_"))
             self.forget(name)
         self.make_keepers()
 
-    def _known_numbers(self) -> list[int]:
-        from deployments import addresses
-
-        return addresses.known_keepers(self.blueprint).get(self.blueprint.generation, [])
-
     def make_keepers(self) -> None:
         """Creates the keepers, which take the shards. Raises `MeshError` if the store does not answer."""
-        generation = self.blueprint.generation or self._begin_generation()
-        # The number of shards once more: another mesh may have been the first to use this store meanwhile.
-        shards = shards_of(self.config)
-        self.blueprint = replace(self.blueprint, generation=generation, shards=shards)
+        if not self.has_shards:
+            generation = self._begin_generation()
+            # The number of shards once more: another mesh may have been the first to use the store meanwhile.
+            shards = shards_of(self.config)
+            self.blueprint = replace(self.blueprint, generation=generation, shards=shards)
         if self.config.cluster.keepers == "auto":
             self.follow_machines()
             if not self._keeper_on:  # of any machine: Ray starts it on the first that joins
                 self._keeper_on[_ANY] = self._add_keeper(0)
         else:
-            for number in range(min(self.config.cluster.keepers, shards)):
+            for number in range(min(self.config.cluster.keepers, self.blueprint.shards)):
                 self._add_keeper(number)
 
     def make_nodes(self) -> None:
@@ -163,9 +162,7 @@ class DeployedAgent:
             return
         machines = cluster.machines()
         for gone in self._keeper_on.keys() - {*machines, _ANY}:
-            name = self._keeper_on.pop(gone)
-            del self.actors[name]
-            self.closable.discard(name)
+            self.forget(self._keeper_on[gone])
         for machine in machines:
             if machine not in self._keeper_on and len(self._keeper_on) < self.blueprint.shards:
                 self._keeper_on[machine] = self._add_keeper(self._made_keepers, machine)

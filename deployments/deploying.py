@@ -51,10 +51,7 @@ def deploy(config: Config, console: Console, *others: Config, path: str, within_
 
         if not cluster.has_serve():
             _say(console, f"starting the HTTP edge on port {config.port}")
-            serve.start(
-                http_options={"host": config.host, "port": config.port, "location": "EveryNode"},
-                logging_config={"enable_access_log": False, "log_level": "WARNING"},
-            )
+            cluster.start_serve(config.host, config.port)
         for each in configs:
             _refuse_foreign(each.name)
         serve.run_many(

@@ -12,11 +12,12 @@ _log = logging.getLogger("mesh.idle")
 
 
 class Idle:
-    """Entered (``with idle:``) around each use of the actor, which ends ``timeout_s`` after the last one; if
-    that is None, it stays."""
+    """Entered (``with idle:``) around each use of the actor. One that ``leaves`` ends ``timeout_s`` after the
+    last one."""
 
-    def __init__(self, timeout_s: float | None) -> None:
+    def __init__(self, timeout_s: float, *, leaves: bool) -> None:
         self._timeout_s = timeout_s
+        self._leaves = leaves
         self._uses = 0
         self._timer: asyncio.TimerHandle | None = None
         self._wait(_FIRST_USE_S)
@@ -31,21 +32,21 @@ class Idle:
         if not self._uses:
             self._wait()
 
-    def leave(self, timeout_s: float) -> None:
-        """Ends the actor, too, once it was idle for so long."""
-        if self._timeout_s is None:
-            self._timeout_s = timeout_s
+    def leave(self) -> None:
+        """The actor leaves from now on."""
+        if not self._leaves:
+            self._leaves = True
             if not self._uses:
                 self._wait()
 
     def stay(self) -> None:
         """The actor stays from now on, however idle it is."""
-        self._timeout_s = None
+        self._leaves = False
         if self._timer is not None:
             self._timer.cancel()
 
     def _wait(self, at_least_s: float = 0.0) -> None:
-        if self._timeout_s is not None:
+        if self._leaves:
             delay_s = max(self._timeout_s, at_least_s)
             self._timer = asyncio.get_running_loop().call_later(delay_s, _end_actor)
 

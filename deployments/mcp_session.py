@@ -19,8 +19,7 @@ class McpSessionActor(Actor):
         config = blueprint.config()
         spec = next(spec for spec in config.servers if spec.name == server)
         self._session = own_session(config, spec, replica, blueprint.data_dir)
-        self._idle = Idle(blueprint.idle_timeout_s if blueprint.leaves else None)
-        self._idle_timeout_s = blueprint.idle_timeout_s
+        self._idle = Idle(blueprint.idle_timeout_s, leaves=blueprint.leaves)
         self._serve(TOOL_SESSION, ServedSession(self._session, self._idle), blueprint)
 
     async def ready(self) -> None:
@@ -33,7 +32,7 @@ class McpSessionActor(Actor):
 
     async def leave_when_idle(self) -> None:
         """See `NodeActor.leave_when_idle`."""
-        self._idle.leave(self._idle_timeout_s)
+        self._idle.leave()
 
     async def stay(self) -> None:
         """See `NodeActor.stay`."""

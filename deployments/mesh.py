@@ -191,17 +191,11 @@ class Mesh:
         return ", ".join(cluster.missing_resources(self._asked))
 
     def _start_serve(self) -> None:
-        from ray import serve
-
         self._print_step(f"starting {len(self._actors)} actors and the HTTP edge")
         self._serve_was_used = True
         self._started_serve = not cluster.has_serve()
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
         with _edge_errors(self.logs):
-            serve.start(
-                http_options={"host": self._serve_host, "port": self._port, "location": "EveryNode"},
-                logging_config={"enable_access_log": False, "log_level": "WARNING"},
-            )
+            cluster.start_serve(self._serve_host, self._port)
 
     @property
     def _serve_host(self) -> str:

@@ -38,10 +38,8 @@ class NodeActor(Actor):
         self._node = ReadyNode(build_node(config, planned, environment), recorder)
         self._node.begin()
         self._finding = [asyncio.create_task(child.find()) for child in children]
-        leaves = blueprint.leaves or not planned.node.replicas
-        self._idle = Idle(blueprint.idle_timeout_s if leaves else None)
-        self._idle_timeout_s = blueprint.idle_timeout_s
         self._stays = planned.node.replicas > 0
+        self._idle = Idle(blueprint.idle_timeout_s, leaves=blueprint.leaves or not self._stays)
         self._serve(NODE, self, blueprint)
 
     async def run(self, turn: PassInput) -> PassOutput:
@@ -81,7 +79,7 @@ class NodeActor(Actor):
 
     async def leave_when_idle(self) -> None:
         """Another version has taken the place of this one: it stays for turns that are open."""
-        self._idle.leave(self._idle_timeout_s)
+        self._idle.leave()
 
     async def stay(self) -> None:
         """Its version is the one that is deployed, again or for the first time."""
