@@ -88,7 +88,7 @@ class Gateway:
         of = self._of
         if isinstance(of, Blueprint):
             return (await _app(of, self._links))[0]
-        while (blueprint := await of.newest.remote("")) is None:
+        while (blueprint := await of.newest.remote(("", 0))) is None:
             _log.info("event=gateway_waits_for_agent")
         newest = NewestApp(*await _app(blueprint, self._links))
         self._following = asyncio.create_task(self._follow(of, blueprint, newest))
@@ -100,7 +100,7 @@ class Gateway:
         delays = _ASKED_AGAIN.delays()
         while True:
             try:
-                found: Blueprint | None = await caretaker.newest.remote(blueprint.deployment)
+                found: Blueprint | None = await caretaker.newest.remote(blueprint.edition)
                 if found is not None:
                     await newest.replace(*await _app(found, self._links))
                     blueprint = found

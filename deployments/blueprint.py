@@ -64,6 +64,11 @@ class Blueprint:
     files: Mapping[str, FileText] = field(default_factory=dict)
     deployment: str = ""
 
+    @property
+    def edition(self) -> tuple[str, int]:
+        """What tells it apart from others: the deployment, and the number that it gets with its keepers."""
+        return self.deployment, self.generation
+
     def config(self) -> Config:
         """The config, read with this process's environment. Raises `ConfigError`."""
         env = with_workspace(os.environ, self.workspace)

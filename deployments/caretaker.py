@@ -1,6 +1,7 @@
 """Who keeps the actors of an agent that was deployed to a cluster: a Serve deployment beside its gateways.
 
     described ─► sessions and nodes ─► ready ─► keepers ─► the shards are handed over ─► older ones leave
+                                         └ ``promote: manual``: stands by until ``mesh promote``
 
 Serve gives it the agent (`AgentDescription`), and another one in its place without a restart. The keepers
 come last, because they take the shards: an agent that never becomes ready changes nothing for those who use
@@ -104,7 +105,8 @@ def _plain(description: AgentDescription) -> dict[str, Any]:
 @dataclass(frozen=True)
 class DeploymentProgress:
     """How far a deployment is: ``deployment`` is its key (`AgentDescription.key`). ``waiting`` are the actors
-    that are not ready, ``problem`` is what went wrong last. ``is_in_force``: its keepers have the shards.
+    that are not ready, ``problem`` is what went wrong last. ``stands_by``: all that it needs is ready, and
+    somebody has to promote it. ``is_in_force``: its keepers have the shards.
     ``is_refused``: it cannot be read on the machine of the caretaker, and the one before goes on."""
 
     deployment: str = ""
@@ -112,6 +114,7 @@ class DeploymentProgress:
     generation: int = 0
     waiting: tuple[str, ...] = ()
     problem: str = ""
+    stands_by: bool = False
     is_in_force: bool = False
     is_refused: bool = False
 
@@ -131,6 +134,7 @@ class Caretaker:
         self._newest: Blueprint | None = None
         self._changed = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
+        self._promoted = asyncio.Event()  # what stands by
         self._progress = DeploymentProgress()
         self._application = serve.get_replica_context().app_name
 
@@ -156,12 +160,12 @@ class Caretaker:
         await self._stop_keeping()
         self._keeping = asyncio.create_task(self._keep(config, key))
 
-    async def newest(self, known: str) -> Blueprint | None:
-        """The blueprint that gateways are to serve, once it is another one than that of the deployment
-        ``known``; None after a while."""
+    async def newest(self, known: tuple[str, int]) -> Blueprint | None:
+        """The blueprint that gateways are to serve, once it is another one than that with this
+        `Blueprint.edition`; None after a while."""
         try:
             async with asyncio.timeout(_ASKED_FOR_S):
-                while self._newest is None or self._newest.deployment == known:
+                while self._newest is None or self._newest.edition == known:
                     await self._changed.wait()
         except TimeoutError:
             return None
@@ -170,6 +174,14 @@ class Caretaker:
     async def progress(self) -> DeploymentProgress:
         """How far the deployment is that Serve asked for last."""
         return self._progress
+
+    async def promote(self) -> DeploymentProgress:
+        """Has the deployment take the shards, if it stands by. Returns how far it was."""
+        before = self._progress
+        if before.stands_by:
+            self._promoted.set()
+            self._progress = replace(before, stands_by=False)
+        return before
 
     async def __del__(self) -> None:
         """Called by Serve when this replica ends: for good, or to be replaced by another one."""
@@ -220,6 +232,8 @@ class Caretaker:
         elif self._newest is None and (before := await self._tried(partial(blueprint_in_force, agent.name))):
             self._publish(before)
         await self._until_ready(agent)
+        if config.promote == "manual" and not agent.has_shards:
+            await self._until_promoted(agent)
         await self._tried(agent.make_keepers)
         await self._until_ready(agent)
         self._publish(agent.blueprint)
@@ -230,6 +244,16 @@ class Caretaker:
         while True:
             await asyncio.sleep(_FOLLOW_EVERY_S)
             await self._tried(agent.make_missing_keepers)
+
+    async def _until_promoted(self, agent: DeployedAgent) -> None:
+        """Stands by. On a cluster without a deployment before, its gateways pass requests on meanwhile to the
+        keepers that have the shards, on whichever cluster."""
+        if self._newest is None:
+            self._publish(agent.blueprint)
+        self._promoted.clear()
+        self._progress = replace(self._progress, stands_by=True, problem="")
+        _log.info("event=stands_by version=%s", agent.config.digest)
+        await self._promoted.wait()
 
     async def _until_ready(self, agent: DeployedAgent) -> None:
         """Creates the nodes and sessions, and waits for all actors, however long they take: a machine may

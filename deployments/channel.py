@@ -11,9 +11,10 @@ costs about 2 ms of CPU, caller and callee together, whatever it carries; on a c
 Above: `deployments.rpc`, which gives calls their types. A channel knows bytes only.
 
 A frame is its length (four bytes, big-endian) and a msgpack array. The first frame of a connection is the
-endpoint's secret, which is known only to those who may call the actor; the endpoint answers with an empty
-frame, which says that the secret was right. No call is sent before that, so a connection that was refused
-has run nothing.
+endpoint's secret, which is known only to those who may call the actor; the endpoint answers with the number
+of its protocol, which also says that the secret was right. No call is sent before that, so a connection that
+was refused has run nothing. Then the caller says its number. While a cluster is upgraded, processes of two
+releases call each other; one that is older than `OLDEST_PROTOCOL` is told so, and nothing it calls is run.
 
 With TLS a connection counts as made after its handshake, which may take `GREET_WITHIN_S`: those in theirs are
 bounded by that, and by the number of files that the process may open.
@@ -45,6 +46,12 @@ from mesh.core.errors import MeshError, NotHeld, Unavailable
 from mesh.net.admission import BACKLOG, PendingConnections
 from mesh.net.backoff import jittered
 
+PROTOCOL = 1
+"""The number of how calls are written: the frames here, and what they carry (`deployments.services`). A
+release that writes what the one before cannot read has the next number, and writes the older form to those
+that are older. 0, which says nothing, is that of the first release of this transport."""
+OLDEST_PROTOCOL = 0
+"""The number of the release before."""
 MAX_FRAME = 256 * 1024 * 1024
 MAX_GREETING = 64
 MAX_UNAUTHENTICATED = 256
@@ -58,6 +65,8 @@ once, because its kernel closes the connection."""
 
 _CANCEL = ""
 """The method of a frame that cancels the call with its id."""
+_HELLO = "hello"
+"""The method of the caller's first frame after the secret: the number of its protocol."""
 _PING = "ping"
 """The method of a frame that asks whether the process at the other end runs. Its id is negative, and tells
 how many bytes came before it."""
@@ -118,6 +127,21 @@ _unpack_result = msgspec.msgpack.Decoder(_Result).decode
 
 def _framed(content: bytes) -> bytes:
     return len(content).to_bytes(4, "big") + content
+
+
+def _as_frame(protocol: int) -> bytes:
+    """The number of a protocol as it travels. The release before said nothing, which reads as 0."""
+    return protocol.to_bytes(4, "big")
+
+
+def _problem_of(who: str, protocol: int) -> str:
+    """Why a process with this protocol is not talked to; empty if it is."""
+    if protocol >= OLDEST_PROTOCOL:
+        return ""
+    return (
+        f"the {who} has protocol {protocol}, and this process {OLDEST_PROTOCOL} to {PROTOCOL}: upgrade by "
+        "one release at a time"
+    )
 
 
 class _Connection(asyncio.Protocol):
@@ -217,6 +241,7 @@ class _ToEndpoint(_Connection):
 
     def __init__(self, secret: bytes) -> None:
         super().__init__()
+        self.protocol = 0  # of the endpoint
         self.waiting: dict[int, asyncio.Future[bytes]] = {}
         self._secret = secret
         self._pinging: asyncio.TimerHandle | None = None
@@ -242,6 +267,9 @@ class _ToEndpoint(_Connection):
 
     def frame_received(self, frame: bytes) -> None:
         if not self._is_accepted:
+            self.protocol = int.from_bytes(frame, "big")
+            if self.protocol:
+                self.write(_pack(_Call(0, _HELLO, _as_frame(PROTOCOL))))
             self._is_accepted = True
             self._answered.set()
             return
@@ -379,6 +407,9 @@ class Channel:
             _, connection = await loop.create_connection(protocol, address.host, address.port, ssl=self._tls)
             try:
                 if await connection.is_accepted():
+                    if problem := _problem_of("other end", connection.protocol):
+                        connection.close()
+                        raise CallFailed(problem)
                     return connection
             except asyncio.CancelledError:
                 connection.close()
@@ -394,6 +425,7 @@ class _FromCaller(_Connection):
         super().__init__()
         self._endpoint = endpoint
         self._is_authenticated = False
+        self.protocol = 0  # of the caller
         self.calls: dict[int, asyncio.Task[None]] = {}
 
     @property
@@ -412,12 +444,16 @@ class _FromCaller(_Connection):
 
     def frame_received(self, frame: bytes) -> None:
         if self._is_authenticated:
-            self._endpoint.take(self, _unpack_call(frame))
+            call = _unpack_call(frame)
+            if call.method == _HELLO:
+                self.protocol = int.from_bytes(call.content, "big")
+            else:
+                self._endpoint.take(self, call)
         elif self._endpoint.accepts(frame):
             self._is_authenticated = True
             self._endpoint.unauthenticated.remove(self)
             assert self._transport is not None
-            self._transport.write(_framed(b""))
+            self._transport.write(_framed(_as_frame(PROTOCOL)))
         else:
             self._endpoint.unauthenticated.refuse(self, "wrong_secret")
 
@@ -458,7 +494,9 @@ class Endpoint:
 
     def take(self, caller: "_FromCaller", call: _Call) -> None:
         """Starts to answer a call, or cancels one."""
-        if call.method == _PING:
+        if problem := _problem_of("caller", caller.protocol):
+            caller.write(_pack(_Result(call.id, b"", problem)))
+        elif call.method == _PING:
             caller.write(_pack(_Result(call.id, b"")))
         elif call.method != _CANCEL:
             task = caller.calls[call.id] = asyncio.create_task(self._run(caller, call))

@@ -1,6 +1,7 @@
 """``mesh deploy``, ``mesh down``, ``mesh leave`` and ``mesh serve-config``: agents that stay on a cluster.
 
     deploy        config ─► Serve application (gateways, caretaker) ─► waits until it is in force
+    promote       name ─► the deployment that stands by takes the shards
     serve_config  config ─► the same application as YAML, for ``serve deploy`` and a RayService
     down          name ─► the application and all actors of the agent end
     leave         this machine ─► its keepers give their shards to others
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from rich.console import Console
@@ -49,6 +50,8 @@ def deploy(config: Config, console: Console, *others: Config, path: str, within_
         from ray import serve
         from ray.serve.api import RunTarget
 
+        from deployments.caretaker import AgentDescription, described
+
         if not cluster.has_serve():
             _say(console, f"starting the HTTP edge on port {config.port}")
             cluster.start_serve(config.host, config.port)
@@ -61,12 +64,37 @@ def deploy(config: Config, console: Console, *others: Config, path: str, within_
         )
         deadline = time.monotonic() + within_s
         for each, at in zip(configs, paths, strict=True):
-            _await_in_force(each, console, deadline, within_s)
+            key = AgentDescription(**described(each)).key
+            progress = _settled(each.name, key, console, deadline, within_s)
             names = f"[bold]{each.name}[/], version {each.digest}"
+            if progress.is_in_force:
+                said = (
+                    f"[bold green]deployed[/] {names}, at {at} of the cluster's HTTP edge; it stays until: "
+                    f"mesh down {each.name}"
+                )
+            else:
+                said = (
+                    f"[bold]ready[/]: {names}, stands by (promote: manual); what was deployed before goes on "
+                    f"until: mesh promote {each.name}"
+                )
+            console.print(said, highlight=False, soft_wrap=True)
+
+
+def promote(names: Sequence[str], console: Console, *, within_s: float) -> None:
+    """Has deployments that stand by take the conversations over, and returns when they have. Raises
+    `MeshError`."""
+    with _joined(console):
+        deadline = time.monotonic() + within_s
+        for name in names:
+            _refuse_foreign(name)
+            progress = _asked_to(name, "promote")
+            if progress is None:
+                raise MeshError(f"no caretaker of an agent {name} answers here; is it deployed?")
+            if not (progress.stands_by or progress.is_in_force):
+                raise MeshError(f"{name} cannot be promoted yet: it waits for {_waits_for(progress)}")
+            progress = _settled(name, progress.deployment, console, deadline, within_s)
             console.print(
-                f"[bold green]deployed[/] {names}, at {at} of the cluster's HTTP edge; it stays until: "
-                f"mesh down {each.name}",
-                highlight=False,
+                f"[bold green]in force[/]: [bold]{name}[/], version {progress.digest}", highlight=False
             )
 
 
@@ -198,33 +226,31 @@ def _application(config: Config) -> Any:
     return gateway.options(**gateway_options(config), **code).bind(kept, Links())
 
 
-def _await_in_force(config: Config, console: Console, deadline: float, within_s: float) -> None:
-    """Returns when a deployment is in force, and says meanwhile what it waits for."""
+def _settled(name: str, key: str, console: Console, deadline: float, within_s: float) -> "DeploymentProgress":
+    """Returns when a deployment is in force, or stands by, and says meanwhile what it waits for."""
     from ray import serve
 
-    from deployments.caretaker import AgentDescription, described
-
-    key = AgentDescription(**described(config)).key
     said = ""
     while True:
-        state = serve.status().applications[config.name]
+        state = serve.status().applications[name]
         if state.status == "DEPLOY_FAILED":
-            raise CannotStart(f"{config.name} cannot be deployed: {_last_line(state.message)}")
-        progress = _progress(config.name)
+            raise CannotStart(f"{name} cannot be deployed: {_last_line(state.message)}")
+        progress = _asked_to(name, "progress")
         is_ours = progress is not None and progress.deployment == key
         if progress and is_ours and progress.is_refused:
             raise CannotStart(
-                f"{config.name} cannot be deployed: {progress.problem}; what was deployed before goes on"
+                f"{name} cannot be deployed: {progress.problem}; what was deployed before goes on"
             )
-        if progress and is_ours and progress.is_in_force and state.status == "RUNNING":
-            return
+        is_settled = progress is not None and (progress.is_in_force or progress.stands_by)
+        if progress and is_ours and is_settled and state.status == "RUNNING":
+            return progress
         now = _waits_for(progress) if progress and is_ours else "its caretaker"
         if now != said:
-            _say(console, f"{config.name} waits for {now}")
+            _say(console, f"{name} waits for {now}")
             said = now
         if time.monotonic() > deadline:
             raise NotInForce(
-                f"{config.name} is not in force after {within_s:g} s: it waits for {now}. It comes into "
+                f"{name} is not in force after {within_s:g} s: it waits for {now}. It comes into "
                 "force once that is there; what was deployed before goes on until then"
             )
         time.sleep(_ASK_EVERY_S)
@@ -236,8 +262,8 @@ def _waits_for(progress: "DeploymentProgress") -> str:
     return (names or "its keepers") + (f" ({progress.problem})" if progress.problem else "")
 
 
-def _progress(application: str) -> "DeploymentProgress | None":
-    """What the caretaker says; None while there is none."""
+def _asked_to(application: str, method: Literal["progress", "promote"]) -> "DeploymentProgress | None":
+    """What the caretaker answers; None while there is none."""
     from ray import serve
     from ray.exceptions import RayError
     from ray.serve.exceptions import RayServeException
@@ -247,7 +273,8 @@ def _progress(application: str) -> "DeploymentProgress | None":
     except KeyError:  # Serve (ray 2.60) has not come to it yet
         return None
     try:
-        found: DeploymentProgress = caretaker.progress.remote().result(timeout_s=_ANSWERS_WITHIN_S)
+        call = getattr(caretaker, method)
+        found: DeploymentProgress = call.remote().result(timeout_s=_ANSWERS_WITHIN_S)
         return found
     except (RayError, RayServeException, TimeoutError):
         return None

@@ -38,9 +38,9 @@ from mesh.core.mesh_state import NOT_ALL_SHARDS, STORE_AWAY, MeshPart, PartKind
 from mesh.core.places import ROOT, Place
 from mesh.core.verdict import Verdict
 from mesh.journal.shards import Shards
-from mesh.keeper.list_replies import listed
+from mesh.keeper.list_replies import ListRequest, listed
 from mesh.keeper.replies import WatchedEvents, raise_for_refusal
-from mesh.keeper.requests import Follow, FollowAgents, Page, Recent, Request, RequestFor, Watch
+from mesh.keeper.requests import Follow, FollowAgents, Request, RequestFor, Watch
 from mesh.mcp.port import Catalogue, Claim, ToolOutcome, ToolSession
 from mesh.mcp.progress import OnProgress
 from mesh.mcp.replicas import ReplicatedSession
@@ -98,6 +98,7 @@ class RayBackend:
         self._replicas = [replicas_of(blueprint, server, server.start_timeout_s) for server in config.servers]
         self._sessions = [as_one(replicas) for replicas in self._replicas]
         self.grant_book = self._store.grants
+        self.versions = self._store.versions
 
     async def close(self) -> None:
         """Ends its connections."""
@@ -208,7 +209,7 @@ class RayBackend:
         """The answer of a store that knows what all keepers know, also while they are away; None if there is
         none."""
         listing = self._store.listing()
-        if listing is None or not isinstance(request, Page | Recent):
+        if listing is None or not isinstance(request, ListRequest):
             return None
         return cast(R, await listed(listing, request))
 
@@ -403,7 +404,7 @@ class RemoteNode:
 
 
 class RemoteTree:
-    """`Tree`: each conversation runs on the version that it began on, as long as that is known."""
+    """`Tree`: each turn runs on the version that it began on, as long as that is known."""
 
     def __init__(self, blueprint: Blueprint, kept: Versions) -> None:
         self._blueprint = blueprint

@@ -12,7 +12,7 @@ import typer
 from mesh.cli.agent_tree import tree
 from mesh.cli.chat import chat
 from mesh.cli.check import check
-from mesh.cli.deploy import deploy, down, leave, serve_config
+from mesh.cli.deploy import deploy, down, leave, promote, serve_config
 from mesh.cli.export import export
 from mesh.cli.import_ import import_
 from mesh.cli.key import key
@@ -25,6 +25,7 @@ from mesh.cli.store import store
 from mesh.cli.tools import tools
 from mesh.cli.trust import trust
 from mesh.cli.up import up
+from mesh.cli.version_commands import versions
 from mesh.cli.web import web
 
 app = typer.Typer(
@@ -57,6 +58,7 @@ def mesh(
 
 app.command()(up)
 app.command()(deploy)
+app.command()(promote)
 app.command()(down)
 app.command()(leave)
 app.command("serve-config")(serve_config)
@@ -73,6 +75,7 @@ app.command("import")(import_)
 app.add_typer(key, name="key")
 app.add_typer(policy, name="policy")
 app.add_typer(store, name="store")
+app.add_typer(versions, name="versions")
 app.add_typer(new, name="new")
 app.command()(trust)
 

@@ -23,9 +23,9 @@ def check(
     """
     with errors_as_lines():
         from mesh.access.exposure import warnings
-        from mesh.cli.preflight import refused_python
         from mesh.config.policy_examples import example_problems, never_deciding
         from mesh.core.errors import ConfigError
+        from mesh.tree.machine_needs import refused_python
         from mesh.tree.plan import all_nodes, likely_mistakes, other_agents
 
         agent = loaded(config)

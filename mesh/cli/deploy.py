@@ -1,4 +1,4 @@
-"""``mesh deploy``, ``mesh down`` and ``mesh serve-config``: agents on a cluster that stay there."""
+"""``mesh deploy``, ``promote``, ``down`` and ``serve-config``: agents on a cluster that stay there."""
 
 import os
 import re
@@ -56,6 +56,22 @@ def deploy(
             exit_with(found, FAILED)
         print_warnings(agents)
         runtime("deploy")(agents[0], Console(), *agents[1:], path=path, within_s=within)
+
+
+def promote(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="The names of the agents.")],
+    within: Annotated[
+        float, typer.Option(min=1, help="How many seconds to wait until the deployment is in force.")
+    ] = 300.0,
+) -> None:
+    """Have deployments that stand by (promote: manual in the config) take the conversations over.
+
+    Example: RAY_ADDRESS=127.0.0.1:6379 mesh promote support
+    """
+    with errors_as_lines():
+        from rich.console import Console
+
+        runtime("promote")(names, Console(), within_s=within)
 
 
 def down(

@@ -159,8 +159,8 @@ def _started(config: "Config") -> "dict[str, Tool]":
     import asyncio
     import logging
 
-    from mesh.cli.preflight import missing_programs
     from mesh.cli.tools import listed_tools
+    from mesh.tree.machine_needs import missing_programs
 
     logging.getLogger("mesh").addHandler(logging.NullHandler())  # problems are raised as errors
     if found := [*missing_programs(config)]:

@@ -4,20 +4,18 @@ Each check yields problems that begin as those of a config do ("file:line: key: 
 report all of them at once.
 """
 
-import asyncio
 import errno
 import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any
 
 from mesh.config.model import Config
-from mesh.core.errors import ConfigError
 from mesh.disk.data_folder import ForeignData, known_data_folders, make_data_folder
 from mesh.store.chosen import obstacles_of
+from mesh.tree.machine_needs import unmet_needs
 
 
 def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
@@ -34,29 +32,8 @@ def obstacles(agents: Sequence[Config], env: Mapping[str, str]) -> list[str]:
 
 def obstacles_here(agent: Config, env: Mapping[str, str]) -> list[str]:
     """Returns everything that would keep an agent from starting in this process."""
-    machine = [*missing_programs(agent), *refused_python(agent), *_missing_exporter(agent)]
-    return [*_unusable_data(agent, env), *obstacles_of(agent), *machine, *_missing_key(agent, env)]
-
-
-def missing_programs(config: Config) -> Iterator[str]:
-    """Yields the MCP servers whose program is not on this machine."""
-    from mesh.mcp.programs import find_binary
-
-    for index, server in enumerate(config.servers):
-        if server.command is None or find_binary(server.command, server.env):
-            continue
-        own = index - (config.mcp is not None)
-        loc = ("mcp", "command") if own < 0 else ("mcp_servers", own, "command")
-        where = config.location(*loc)
-        yield f"{where}: no program {server.command} on PATH; install it, or write its full path"
-
-
-def refused_python(config: Config) -> Iterator[str]:
-    """Yields the nodes that run Python code, if no sandbox holds for it on this machine."""
-    nodes = [loc for loc, node in config.nodes() if node.python]
-    if nodes and (problem := _why_no_python()):
-        for loc in nodes:
-            yield f"{config.location(*loc, 'python')}: no code can be run here: {problem}"
+    library = _missing_exporter(agent)
+    return [*_unusable_data(agent, env), *obstacles_of(agent), *library, *unmet_needs(agent, env)]
 
 
 def _missing_exporter(config: Config) -> Iterator[str]:
@@ -65,14 +42,6 @@ def _missing_exporter(config: Config) -> Iterator[str]:
             f"{config.location('otel')}: traces need OpenTelemetry's exporter; install it with: "
             "pip install 'mesh[otel]'"
         )
-
-
-def _why_no_python() -> str:
-    from mesh.python.proven import why_refused
-
-    # In a thread, because an event loop may run in this one.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(why_refused())).result()
 
 
 def _port_taken(config: Config) -> Iterator[str]:
@@ -87,16 +56,6 @@ def _port_taken(config: Config) -> Iterator[str]:
         yield _bind_problem(config, errno.EADDRINUSE)
     elif all(errors):
         yield _bind_problem(config, errors[0])
-
-
-def _missing_key(config: Config, env: Mapping[str, str]) -> Iterator[str]:
-    from mesh.llm.models import check_variables, resolve
-
-    for loc, model in dict.fromkeys(config.models()):
-        try:
-            check_variables(resolve(model, env), env)
-        except ConfigError as error:
-            yield from (f"{config.location(*loc)}: {problem}" for problem in error.problems)
 
 
 def _bind_error(family: int, address: tuple[Any, ...]) -> int:

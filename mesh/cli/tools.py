@@ -61,8 +61,8 @@ def tools(
         import json
         import logging
 
-        from mesh.cli.preflight import missing_programs
         from mesh.tree.inventory import inventory
+        from mesh.tree.machine_needs import missing_programs
 
         logging.getLogger("mesh").addHandler(logging.NullHandler())  # problems are raised as errors
         agent = loaded(config)

@@ -33,6 +33,7 @@ from mesh.client.responses import (
     TreeNode,
 )
 from mesh.core.actions import AgentAction
+from mesh.core.agent_versions import AgentVersions
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import Decision
 from mesh.core.errors import MeshError
@@ -219,9 +220,11 @@ class MeshClient:
     async def show(self, conversation_id: str) -> ConversationView:
         return self._read(await self._get(_path(conversation_id)), _TurnResponse).conversation
 
-    async def page(self, limit: int = 50, cursor: str = "", status: str = "") -> ConversationPage:
+    async def page(
+        self, limit: int = 50, cursor: str = "", status: str = "", version: str = ""
+    ) -> ConversationPage:
         """Returns some of the conversations, newest first."""
-        asked = {"limit": str(limit), "cursor": cursor, "status": status}
+        asked = {"limit": str(limit), "cursor": cursor, "status": status, "version": version}
         query = {key: value for key, value in asked.items() if value}
         return self._read(await self._get("/conversations", query), ConversationPage)
 
@@ -231,6 +234,16 @@ class MeshClient:
     async def status(self) -> MeshState:
         """How the mesh is."""
         return self._read(await self._get("/status"), MeshState)
+
+    async def versions(self) -> AgentVersions:
+        """The versions of the agent."""
+        return self._read(await self._get("/versions"), AgentVersions)
+
+    async def move(self, conversation_id: str, version: str, *, is_trial: bool) -> None:
+        """Moves a conversation to a version; a trial changes nothing. Raises `RequestRefused` (409) if it
+        cannot be moved."""
+        body = {"version": version, "dry_run": is_trial}
+        self._read(await self._post(f"{_path(conversation_id)}/version", body), _TurnResponse)
 
     async def tree(self) -> TreeNode:
         return self._read(await self._get("/tree"), _TreeResponse).tree

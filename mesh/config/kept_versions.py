@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from mesh.config.files import FileText
+from mesh.config.model import Config, parse
 from mesh.core.errors import ConfigError, MeshError
 from mesh.disk import atomic
 
@@ -91,6 +92,12 @@ class FileVersions:
         )
 
 
+async def kept_config(versions: Versions, digest: str, env: Mapping[str, str]) -> Config:
+    """The config of a version. Raises `ConfigError` if it is not known any more, or lacks variables."""
+    kept = await versions.kept(digest)
+    return parse(kept.source, kept.origin, env, kept.files)
+
+
 def origin_of(digest: str) -> str:
     """How problems name a kept version."""
     return f"{digest}.yaml"
@@ -109,10 +116,7 @@ def files_in(kept: str | bytes) -> dict[str, FileText]:
 def unknown_version(digest: str, agent: str) -> ConfigError:
     """The problem of a conversation whose version is not kept."""
     return ConfigError(
-        [
-            f"this conversation began with version {digest} of agent {agent}, "
-            f"which is not known here any more; start a new conversation"
-        ]
+        [f"version {digest} of agent {agent} is not known here any more; start a new conversation"]
     )
 
 

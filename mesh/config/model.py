@@ -60,6 +60,8 @@ DEPLOYMENT_KEYS = (
     "store",
     "retention",
     "otel",
+    "versions",
+    "promote",
     "cluster",
     "card",
 )
@@ -558,10 +560,13 @@ class Config(ConfigSection):
     ``allowed_hosts`` are names under which clients reach the API, besides addresses, ``localhost``, ``host``
     and the host of ``card.url``; requests for other names are refused. With ``auth`` None everybody who
     reaches the API may use it. ``store`` is the database that keeps the conversations, or its URL; with None
-    they are files in ``data_dir``. ``retention`` says when they are deleted. ``otel`` is the collector to
-    which traces are sent. An approval that nobody decides within ``approval_timeout_s`` counts as rejected;
-    None means that it waits for ever. ``intervene`` is what people may do with agents at work; None means all
-    of it.
+    they are files in ``data_dir``. ``retention`` says when they are deleted. ``versions`` says on
+    which version of the agent the turns of a conversation run that began on an older one: ``newest``, or
+    ``pinned`` to the one it began on. ``promote`` says when a deployment takes the conversations over from
+    the one before: as soon as it is ready, or when ``mesh promote`` says so (``manual``). ``otel`` is the
+    collector to which traces are sent. An approval that nobody decides within ``approval_timeout_s`` counts
+    as rejected; None means that it waits for ever. ``intervene`` is what people may do with agents at work;
+    None means all of it.
 
     Other processes get `source` and `files`, and parse them in their own environment, so that secrets are
     never sent.
@@ -578,6 +583,8 @@ class Config(ConfigSection):
     data_dir: Directory = Path("data")
     store: Annotated[StoreOptions | None, BeforeValidator(_store_options)] = None
     retention: RetentionOptions = RetentionOptions()
+    versions: Literal["newest", "pinned"] = "newest"
+    promote: Literal["auto", "manual"] = "auto"
     otel: OtelOptions | None = None
     llm: LlmOptions = LlmOptions()
     mcp: ServerOptions | None = None

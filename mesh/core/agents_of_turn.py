@@ -32,6 +32,7 @@ from mesh.core.events import (
     LlmSettled,
     NodeCompleted,
     NodeInfo,
+    Paused,
     ToolResult,
     UserMessage,
     Validation,
@@ -239,6 +240,11 @@ class AgentsOfTurn:
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
+    @property
+    def nodes(self) -> Mapping[str, NodeInfo]:
+        """The nodes of the config, by node path; none in a journal that does not say them."""
+        return self._nodes
+
     def apply(self, event: AnyEvent) -> None:
         """Applies the next event of the journal."""
         if event.step:
@@ -248,7 +254,10 @@ class AgentsOfTurn:
                 self._conversation_id, self._root = event.conversation_id, event.agent
                 self._nodes = event.nodes
             case UserMessage():
+                self._nodes = event.nodes if event.digest else self._nodes
                 self._open(event)
+            case Paused(digest=digest) if digest:
+                self._nodes = event.nodes
             case AgentStarted() if event.step not in self._by_place:
                 self._add(as_clients_see(event))
             case AgentTold(from_person=True):

@@ -105,7 +105,8 @@ class Conversation:
         self.context_id = ""  # empty: it is the session id
         self.turn_session_id = ""  # of the request that opened the newest turn
         self.agent = ""
-        self.digest = ""
+        self.first_digest = ""
+        self.digest = ""  # of the newest turn
         self.seq = 0
         self.created_at = ""
         self.imported_at = ""
@@ -324,6 +325,7 @@ class Conversation:
             case ConversationCompleted():
                 self.is_completed = True
             case Paused():
+                self.digest = event.digest or self.digest
                 self.paused = self.turn_open
                 if not self.needs_pass:  # else all of it was decided meanwhile, and nobody was answered
                     self.pauses.append(event.seq)
@@ -339,7 +341,7 @@ class Conversation:
     def _created(self, event: ConversationCreated) -> None:
         self.id, self.session_id = event.conversation_id, event.session_id
         self.context_id = event.context_id
-        self.agent, self.digest = event.agent, event.digest
+        self.agent, self.digest, self.first_digest = event.agent, event.digest, event.digest
         self.created_at, self.imported_at = event.time, event.imported_at
         self._remember(event.idempotency_key, event.body_hash, event.seq)
         self.pauses.append(event.seq)
@@ -351,7 +353,7 @@ class Conversation:
         self.llm_calls, self.returned, self.budget = 0, None, event.budget
         self.is_stopped = False
         self.depth, self.called_by, self.traceparent = event.depth, event.called_by, event.traceparent
-        self.by = event.by
+        self.by, self.digest = event.by, event.digest or self.digest
         self.user_message, self.message_id = event.text, event.message_id
         self.turn_started_at, self.turn_nonce = event.time, event.nonce
         self.turn_session_id = event.session_id or self.session_id

@@ -181,7 +181,7 @@ class NodeInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ConversationCreated(Event, frozen=True):
-    """The first event of every journal. ``digest`` is the version of the agent, for good. ``context_id`` is
+    """The first event of every journal. ``digest`` is the version of the agent. ``context_id`` is
     the A2A context, if it differs from the session id. ``nodes`` are the nodes of the config by node path, if
     one of its trees has more than one: whoever reads the journal knows by it which nodes are at work.
     ``imported_at`` is when it was brought here from another mesh, empty if it began here."""
@@ -205,7 +205,9 @@ class UserMessage(Event, frozen=True):
     the request, by the keys of a budget, which can only tighten those of the agent. ``traceparent`` is the
     W3C trace context of the request, empty if it had no valid one: the whole turn belongs to its trace.
     ``nonce`` are random hex digits: no step of this turn is taken for one of another turn with its number, in
-    a conversation with its id that was deleted, or of which a store has lost something.
+    a conversation with its id that was deleted, or of which a store has lost something. ``digest`` is the
+    version of the agent from this turn on, with its ``nodes`` as in `ConversationCreated`; empty if it is
+    the one of the turn before.
 
     ``depth`` and ``called_by`` are what an agent says that sent the message: how many agents call each other
     down to it, and their names. The names are only for people to read."""
@@ -222,6 +224,8 @@ class UserMessage(Event, frozen=True):
     idempotency_key: str = msgspec.field(default="", name="key")
     body_hash: str = ""
     nonce: str = ""
+    digest: str = ""
+    nodes: dict[str, NodeInfo] = {}
 
 
 class NodeStarted(Event, frozen=True):
@@ -720,13 +724,21 @@ class NodeCompleted(Event, frozen=True):
 
 
 class Paused(Event, frozen=True):
-    """Nothing of the turn can go on before a person decides. ``run`` is the pass that ended so."""
+    """Nothing of the turn can go on before a person decides. ``run`` is the pass that ended so; 0: the turn
+    was paused already, and was moved to another version by the person ``by``. ``digest`` is that version,
+    with its ``nodes`` as in `ConversationCreated`; empty if the turn stays on its version.
+
+    No event of its own, which the release before this one could not read.
+    """
 
     run: int
+    digest: str = ""
+    nodes: dict[str, NodeInfo] = {}
+    by: str = ""
 
     @property
     def key(self) -> str:
-        return f"{self.turn}|Paused|{self.run}"
+        return f"{self.turn}|Paused|{self.run}" + (f"|{self.seq}|{self.digest}" if self.digest else "")
 
 
 class ApprovalShown(Event, frozen=True, tag="answered"):
@@ -748,7 +760,9 @@ class Completed(Event, frozen=True):
     the turn wanted to do without a reason, or cancelled the turn. ``cancelled_on_request`` (``called_off`` in
     JSON): the latter. ``state`` is what the turn wrote into the session state. ``forced``: the limit for
     which the turn had to end. ``output`` is the answer as a JSON value, where it has a schema. ``invalid`` is
-    the objection in spite of which the answer was accepted."""
+    the objection in spite of which the answer was accepted. ``digest`` is the version of the agent, if it is
+    not the one with which the conversation began: whoever lists conversations reads no more of a journal than
+    its ends."""
 
     response: str
     stopped_by_person: bool = msgspec.field(default=False, name="cancelled")
@@ -757,12 +771,15 @@ class Completed(Event, frozen=True):
     forced: str = ""
     output: Any = UNSET
     invalid: str = ""
+    digest: str = ""
 
 
 class Error(Event, frozen=True):
-    """Closes the turn without an answer: what went wrong and where, for a person."""
+    """Closes the turn without an answer: what went wrong and where, for a person. ``digest`` as in
+    `Completed`."""
 
     message: str
+    digest: str = ""
 
 
 class StoreWentBack(Event, frozen=True):

@@ -109,10 +109,11 @@ class PipelineState(msgspec.Struct, frozen=True):
 
 
 class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it. ``context_id`` is
-    A2A's, when it is not the session's id. ``spent`` is there once a model was called. ``unsettled`` is the
-    most that model calls whose answers were lost can have cost, in all turns; it is there if there are such
-    calls and no turn is open, as the calls of an open turn may still be answered."""
+    """The whole conversation as REST shows it and as ``conversation_{id}.json`` keeps it. ``context_id``
+    is A2A's, when it is not the session's id. ``version`` is that of the agent in the newest turn.
+    ``spent`` is there once a model was called. ``unsettled`` is the most that model calls whose answers
+    were lost can have cost, in all turns; it is there if there are such calls and no turn is open, as the
+    calls of an open turn may still be answered."""
 
     id: str
     session_id: str
@@ -127,6 +128,7 @@ class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
     context_id: str = ""
     spent: Spent | None = None
     unsettled: Amount | None = None
+    version: str = ""
 
     @property
     def context(self) -> str:
@@ -136,7 +138,8 @@ class ConversationView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class ConversationSummary(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A conversation in a list. ``title`` is the beginning of its first message, ``turn_state`` that of its
-    newest turn, ``context_id`` as in `ConversationView`."""
+    newest turn, ``context_id`` as in `ConversationView`, ``version`` that of the newest turn; empty: not
+    known. It is the last field, where the database looks for it."""
 
     id: str
     session_id: str
@@ -147,6 +150,7 @@ class ConversationSummary(msgspec.Struct, frozen=True, omit_defaults=True, gc=Fa
     pending_approval: PendingApproval | None = None
     turn_state: TurnState | None = None
     context_id: str = ""
+    version: str = ""
 
     @property
     def created_cursor(self) -> str:
@@ -182,6 +186,7 @@ def view(conversation: Conversation) -> ConversationView:
         context_id=conversation.context_id,
         spent=conversation.spent.spent if conversation.spent else None,
         unsettled=None if conversation.turn_open else conversation.budget_use.conversation.held or None,
+        version=conversation.digest,
     )
 
 
@@ -215,6 +220,7 @@ def summary(conversation: Conversation) -> ConversationSummary:
         pending_approval=pending_approval(conversation, oldest) if oldest else None,
         turn_state=turn.state if turn else None,
         context_id=conversation.context_id,
+        version=conversation.digest,
     )
 
 

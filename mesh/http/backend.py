@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from mesh.config.kept_versions import Versions
 from mesh.core.errors import Unavailable
 from mesh.core.mesh_state import MeshPart
 from mesh.keeper.replies import WatchedEvents
@@ -50,6 +51,11 @@ class Backend(Protocol):
     @property
     def grant_book(self) -> GrantBook:
         """The decisions that are remembered for good: the same book that the keepers write to."""
+        ...
+
+    @property
+    def versions(self) -> Versions:
+        """The configs that ran."""
         ...
 
     async def metrics(self) -> Mapping[str, Sequence[Series]]:
@@ -107,6 +113,10 @@ class BoundedBackend:
     @property
     def grant_book(self) -> GrantBook:
         return self._backend.grant_book
+
+    @property
+    def versions(self) -> Versions:
+        return self._backend.versions
 
     async def metrics(self) -> Mapping[str, Sequence[Series]]:
         return await self._backend.metrics()

@@ -221,6 +221,14 @@ class DecisionRequest(msgspec.Struct, frozen=True):
     ) = UNSET
 
 
+class VersionRequest(msgspec.Struct, frozen=True):
+    """To which version of the agent a conversation is moved; without one, to the newest. With ``dry_run``
+    nothing happens, but the answer is the same."""
+
+    version: Annotated[str, Meta(pattern="^([0-9a-f]{1,64})?$")] = ""
+    dry_run: bool = False
+
+
 class SessionRequest(msgspec.Struct, frozen=True):
     """Options of a session. The agent's config chooses the model and the files: they are accepted, and change
     nothing. A ``workspacePath`` outside the roots of the agent is refused."""

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mesh.config.model import Config
+from mesh.core.agent_versions import AgentVersion, AgentVersions
 from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind, kind_named
 from mesh.core.conversation import MessageView
@@ -38,6 +39,7 @@ from mesh.http.body_types import (
     SessionRequest,
     TreeBody,
     TurnBody,
+    VersionRequest,
 )
 from mesh.policy.grants import Grant
 from mesh.policy.rules import PolicyRule
@@ -126,6 +128,8 @@ _TYPES = (
     TreeBody,
     SpendReport,
     MeshState,
+    AgentVersions,
+    VersionRequest,
     SessionBody,
     GrantList,
     Problem,
@@ -279,6 +283,18 @@ _STATE = MeshState(
     conversations={"active": 12, "waiting_approval": 1, "completed": 30},
     waiting_since="2026-01-01T12:00:00+00:00",
 )
+_VERSIONS = AgentVersions(
+    "agent",
+    [
+        AgentVersion(version="e6a863506225", is_newest=True, conversations={"active": 3}, problems=[]),
+        AgentVersion(
+            version="0f5c2a4be8d1",
+            is_newest=False,
+            conversations={"waiting_approval": 2},
+            problems=["0f5c2a4be8d1.yaml:4: llm: variable LLM_URL is not set"],
+        ),
+    ],
+)
 _GRANT = Grant(
     id=_UUID,
     agent="agent",
@@ -411,6 +427,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             _parameter("limit", type="integer", minimum=1, maximum=500, default=50),
             _parameter("cursor"),
             _parameter("status", enum=["active", "waiting_approval", "completed"]),
+            _parameter("version", pattern="^[0-9a-f]{1,64}$"),
         ),
         errors=(400, *_BUSY),
     ),
@@ -631,6 +648,26 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         MeshState,
         {"well": _STATE},
         about="How the mesh is, whatever is wrong with it",
+    ),
+    ("GET", "/versions"): Operation(
+        "operations",
+        "The versions of the agent that conversations are on",
+        AgentVersions,
+        {"two": _VERSIONS},
+        about="The newest first. `problems` keep a version from running here; null: nobody looked",
+        errors=_BUSY,
+    ),
+    ("POST", "/conversations/{conversation_id}/version"): Operation(
+        "operations",
+        "Have a conversation that waits for a person go on with another version of the agent",
+        TurnBody,
+        {"moved": _SHOWN},
+        about="The conversation; moved, or with `dry_run` as it is",
+        takes=VersionRequest,
+        body_examples={"newest": VersionRequest(), "trial": VersionRequest("e6a863506225", dry_run=True)},
+        body_required=False,
+        errors=(400, 404, *_BUSY, 413),
+        conflict="llm node act (0.1) is not there in version …",
     ),
     ("GET", "/policy/grants"): Operation(
         "policy",

@@ -17,7 +17,7 @@ from mesh.core.events import Choice
 from mesh.core.ids import SESSION_IDS, id_for_key, is_session_id, new_id
 from mesh.core.verdict import Remember
 from mesh.core.view import is_cursor
-from mesh.keeper.requests import Caller
+from mesh.keeper.requests import Caller, Page
 from mesh.net.bodies import BodyStalled, BodyTooLarge, never_idle, read_body
 
 _ACTIONS: dict[str, Choice] = {
@@ -27,6 +27,7 @@ _ACTIONS: dict[str, Choice] = {
     "skip": "skip",
 }
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
+_VERSION = re.compile(r"[0-9a-f]{1,64}")
 _MOST_DIGITS = 12
 CHUNK_WITHIN_S = 30.0
 """How long the next chunk of a body is waited for."""
@@ -178,13 +179,21 @@ def _identity_of(request: Request, raw: bytes) -> str:
     return hashlib.sha256(f"{request.method} {path}\0".encode() + raw).hexdigest()[:16]
 
 
-def listing_query(request: Request) -> tuple[int, str, str]:
-    """``limit``, ``cursor`` and ``status`` of a listing."""
+def is_version(text: str) -> bool:
+    """Whether this has the form of a version of an agent."""
+    return _VERSION.fullmatch(text) is not None
+
+
+def listing_query(request: Request) -> Page:
+    """``limit``, ``cursor``, ``status`` and ``version`` of a listing."""
     limit, cursor = page_query(request, most=500, usual=50)
     status = request.query_params.get("status", "")
     if status not in ("", "active", "waiting_approval", "completed"):
         raise BadRequest("status must be active, waiting_approval or completed")
-    return limit, cursor, status
+    version = request.query_params.get("version", "")
+    if version and not is_version(version):
+        raise BadRequest("version must be a version as GET /versions has it")
+    return Page(limit, cursor, status, version)
 
 
 def page_query(request: Request, *, most: int, usual: int) -> tuple[int, str]:

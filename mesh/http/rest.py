@@ -35,7 +35,6 @@ from mesh.keeper.requests import (
     Create,
     Decide,
     Delete,
-    Page,
     SendMessage,
     Show,
     ShowPreview,
@@ -109,9 +108,9 @@ class RestApi:
         return await self._backend.ask(conversation_id, create)
 
     async def _list(self, request: Request) -> Response:
-        limit, cursor, status = listing_query(request)
-        shards, are_all = await self._backend.ask_reachable(Page(limit, cursor, status))
-        return json_response(conversation_page(shards, limit, are_all=are_all))
+        asked = listing_query(request)
+        shards, are_all = await self._backend.ask_reachable(asked)
+        return json_response(conversation_page(shards, asked.limit, are_all=are_all))
 
     async def _show(self, request: Request) -> Response:
         conversation_id = request.path_params["conversation_id"]

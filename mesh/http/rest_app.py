@@ -16,6 +16,7 @@ from mesh.http.metrics import Metrics
 from mesh.http.policy import PolicyRoutes
 from mesh.http.rest import RestApi
 from mesh.http.streams import Streams
+from mesh.http.version_routes import VersionRoutes
 
 
 def rest_routes(backend: Backend, streams: Streams, config: Config, secret: bytes) -> list[Route]:
@@ -26,6 +27,7 @@ def rest_routes(backend: Backend, streams: Streams, config: Config, secret: byte
         *PolicyRoutes(backend).routes(),
         *Metrics(backend, config).routes(),
         *Status(backend, config).routes(),
+        *VersionRoutes(backend, config).routes(),
         *AgentStream(backend, streams, config, secret).routes(),
         *AgentRoutes(backend, streams, config.limits).routes(),
         *RestApi(backend, streams, config, secret).routes(),

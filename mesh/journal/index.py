@@ -72,13 +72,15 @@ class Index:
     async def has(self, conversation_id: str) -> bool:
         return conversation_id in self._kept
 
-    async def page(self, limit: int, before: str, status: str) -> list[ConversationSummary]:
+    async def page(
+        self, limit: int, before: str, status: str, version: str = ""
+    ) -> list[ConversationSummary]:
         found: list[ConversationSummary] = []
         for key in reversed(self._order):
             if before and key >= before:
                 continue
             entry = self._kept[_id_of(key)].summary
-            if not status or entry.status == status:
+            if (not status or entry.status == status) and (not version or entry.version == version):
                 found.append(entry)
                 if len(found) == limit:
                     break
@@ -86,6 +88,13 @@ class Index:
 
     async def counts(self) -> Mapping[str, int]:
         return dict(self._counts)
+
+    async def counts_by_version(self) -> Mapping[str, Mapping[str, int]]:
+        """Looks at each conversation."""
+        found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for kept in self._kept.values():
+            found[kept.summary.version][kept.summary.status] += 1
+        return found
 
     async def recent(
         self, selection: Selection, limit: int, before: str

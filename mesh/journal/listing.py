@@ -85,6 +85,7 @@ def entry_at_rest(edges: JournalEdges) -> ListingEntry | None:
                     pending_approval=None,
                     turn_state=end_state(end),
                     context_id=created.context_id,
+                    version=end.digest or created.digest,
                 ),
                 needs_pass=False,
             )
@@ -104,13 +105,20 @@ class Listing(Protocol):
         """Whether there is such a conversation."""
         ...
 
-    async def page(self, limit: int, before: str, status: str) -> list[ConversationSummary]:
+    async def page(
+        self, limit: int, before: str, status: str, version: str = ""
+    ) -> list[ConversationSummary]:
         """The newest ``limit`` conversations that are older than ``before`` (``created_at|id``), of one
-        status or any."""
+        status or any, and whose newest turn is of one version or any."""
         ...
 
     async def counts(self) -> Mapping[str, int]:
         """How many conversations have each status."""
+        ...
+
+    async def counts_by_version(self) -> Mapping[str, Mapping[str, int]]:
+        """How many conversations have each status, by the version of their newest turn; under the empty name
+        those of which it is not known."""
         ...
 
     async def recent(

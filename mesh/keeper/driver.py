@@ -185,7 +185,7 @@ class Driver:
         if loaded.ends_now:
             raise EndsNow
         latest = moment(timedelta(seconds=self._turn_timeout_s))
-        is_older = loaded.conversation.digest != self._digest
+        is_older = loaded.digest != self._digest
         turn = msgspec.structs.replace(
             await loaded.begin_pass(),
             deadline=latest,

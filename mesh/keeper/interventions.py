@@ -159,10 +159,10 @@ class Interventions:
         self._driver.start(loaded)
 
     def _check_version(self, loaded: LoadedConversation, what: str) -> None:
-        """Raises `Conflict` where a conversation stays on an older config, of which it is not known here what
+        """Raises `Conflict` where a turn stays on an older config, of which it is not known here what
         it has."""
         if loaded.conversation.digest != self._digest:
-            raise Conflict(f"the conversation goes on with the config that it began with: {what}")
+            raise Conflict(f"the turn goes on with the config that it began with: {what}")
 
     def _check(self, loaded: LoadedConversation, request: Intervene) -> None:
         budget, model = request.changes.budget, request.changes.model

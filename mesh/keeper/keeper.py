@@ -58,20 +58,18 @@ from mesh.keeper.event_feeds import EventFeeds
 from mesh.keeper.idempotency import caller_of_first_message, is_repetition
 from mesh.keeper.interventions import Interventions, has_ended, meant_by, shown_for
 from mesh.keeper.kept_grants import Grants
-from mesh.keeper.list_replies import listed
+from mesh.keeper.list_replies import ListReply, ListRequest, listed
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.recovery import Recovery
 from mesh.keeper.replies import (
     AgentReply,
     Agents,
     ConversationReply,
-    Conversations,
     FollowedAgents,
     FollowReply,
     JournalLines,
     NothingTaken,
     PreviewReply,
-    RecentConversations,
     Reply,
     TurnAccepted,
     TurnAnswer,
@@ -86,6 +84,7 @@ from mesh.keeper.replies import (
 from mesh.keeper.requests import (
     Cancel,
     Complete,
+    CountVersions,
     Create,
     Decide,
     Delete,
@@ -98,6 +97,7 @@ from mesh.keeper.requests import (
     Intervene,
     ListAgents,
     ListWebhooks,
+    MoveToVersion,
     NoteApprovalShown,
     Page,
     Recent,
@@ -113,6 +113,7 @@ from mesh.keeper.retention import Retention, RetentionDays
 from mesh.keeper.shard import Shard
 from mesh.keeper.store_losses import AcknowledgedEnds
 from mesh.keeper.transfer import exported_lines, imported_events
+from mesh.keeper.version_moves import NodesOf, VersionMoves
 from mesh.metrics.meters import Meters
 from mesh.metrics.of_events import note_events
 from mesh.metrics.table import APPEND_SECONDS
@@ -145,10 +146,13 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have, each with whether
     its price is known, ``startable`` the agents that each may start (`startable_agents`), ``nodes`` what its
     journals say of its nodes (`infos_of_nodes`), ``limits`` their budgets (`limits_by_path`), ``intervene``
-    what people may do with agents at work, ``retention`` when conversations are deleted by themselves."""
+    what people may do with agents at work, ``retention`` when conversations are deleted by themselves.
+    ``pins_versions``: a conversation stays on the version with which it began; else each turn begins on this
+    one."""
 
     agent: str
     digest: str
+    pins_versions: bool = False
     root: str = ""
     root_kind: str = "llm"
     models: dict[str, bool] = {}
@@ -179,6 +183,7 @@ class Keeper:
         push: PushNotifications,
         book: GrantBook,
         denial: Callable[[PolicyCall, str, int, str], Awaitable[Verdict | None]],
+        nodes_of: NodesOf,
         on_fenced: Callable[[], None] = lambda: None,
         listing: Listing | None = None,
         recovering: asyncio.Semaphore | None = None,
@@ -222,6 +227,7 @@ class Keeper:
             settings.startable,
             settings.intervene,
         )
+        self._moves = VersionMoves(settings.digest, nodes_of)
         self._retention = Retention(self._shard.listing, settings.retention, self._delete_old)
         self._recovery = Recovery(
             self._shard,
@@ -380,10 +386,10 @@ class Keeper:
                 return await self._end(request)
             case Show() | ShowPreview():
                 return await self._show(request)
-            case Page() | Recent():
+            case Page() | Recent() | CountVersions():
                 return await self._list(request)
-            case Cancel():
-                return await self._cancel(request)
+            case Cancel() | MoveToVersion():
+                return await self._with_open_turn(request)
             case Intervene() | ShowAgent() | ListAgents():
                 return await self._agents(request)
             case Export() | Import():
@@ -445,7 +451,7 @@ class Keeper:
             conversation = await self._as_of(conversation.id, seq)
         return conversation_reply(conversation)
 
-    async def _list(self, request: Page | Recent) -> Conversations | RecentConversations:
+    async def _list(self, request: ListRequest) -> ListReply:
         await self._shard.flush()
         return await listed(self._shard.listing, request)
 
@@ -581,6 +587,8 @@ class Keeper:
         loaded.token = caller.token
         if request.watched:
             loaded.audience.expect(conversation.seq)
+        settings = self._settings
+        is_moved = conversation.digest != settings.digest and not settings.pins_versions
         loaded.hold(
             UserMessage(
                 time=now(),
@@ -597,6 +605,8 @@ class Keeper:
                 body_hash=caller.body_hash,
                 budget=request.budget,
                 nonce=secrets.token_hex(4),
+                digest=settings.digest if is_moved else "",
+                nodes=settings.nodes if is_moved else {},
             )
         )
         return await self._turn_reply(loaded, request.wait, conversation.seq)
@@ -641,11 +651,16 @@ class Keeper:
             return await self._first_reply(loaded, caller.idempotency_key)
         return await self._turn_reply(loaded, request.wait, before)
 
-    async def _cancel(self, request: Cancel) -> TurnAnswer:
+    async def _with_open_turn(self, request: Cancel | MoveToVersion) -> TurnAnswer | ConversationReply:
         loaded = await self._flushed(request.id)
         with loaded.in_use():
-            await self._driver.cancel(loaded)
-        return turn_answer(loaded.conversation)
+            match request:
+                case Cancel():
+                    await self._driver.cancel(loaded)
+                    return turn_answer(loaded.conversation)
+                case MoveToVersion():
+                    await self._moves.move(loaded, request)
+                    return conversation_reply(loaded.conversation)
 
     # -- agents of turns
 

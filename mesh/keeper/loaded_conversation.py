@@ -188,6 +188,11 @@ class LoadedConversation:
         return self.held_message.turn if self.held_message else self.conversation.turn
 
     @property
+    def digest(self) -> str:
+        """The version of the newest turn."""
+        return (self.held_message.digest if self.held_message else "") or self.conversation.digest
+
+    @property
     def is_idle(self) -> bool:
         """Whether it can be unloaded: everything about it is in its journal, and nothing is about to use
         it."""
@@ -324,7 +329,7 @@ class LoadedConversation:
         return PassInput(
             conversation_id=conversation.id,
             session_id=held.session_id or conversation.session_id if held else conversation.turn_session_id,
-            digest=conversation.digest,
+            digest=self.digest,
             turn=self.turn,
             nonce=held.nonce if held else conversation.turn_nonce,
             run=self._runs.of_pass.number,
@@ -537,7 +542,7 @@ class LoadedConversation:
         """The budgets around a place: those of the config, as far as it is known, of the request, and of
         starts, with what people have set."""
         known = dict(self._scopes)
-        limits = self._limits if self.conversation.digest == self._limits_of else {}
+        limits = self._limits if self.digest == self._limits_of else {}
         for at in place.scopes:
             given = self.conversation.agents.budget_given(at)
             if own := tightest(limits.get(at.path, {}), given):
@@ -762,8 +767,16 @@ class LoadedConversation:
             elif event.key not in keys and not self.conversation.has(event):
                 keys.add(event.key)
                 seq = self.conversation.seq + len(keys)
-                numbered.append(msgspec.structs.replace(event, seq=seq, time=event.time or now()))
+                numbered.append(
+                    msgspec.structs.replace(event, seq=seq, time=event.time or now(), **self._version(event))
+                )
         return numbered
+
+    def _version(self, event: AnyEvent) -> dict[str, str]:
+        """The field of the end of a turn that runs on another version than the conversation began on."""
+        if isinstance(event, Completed | Error) and self.digest != self.conversation.first_digest:
+            return {"digest": self.digest}
+        return {}
 
     async def drop_held_message(self) -> bool:
         """Forgets a message that could not be made durable, so that its sender can be refused. Returns False

@@ -79,6 +79,13 @@ class Conversations(msgspec.Struct, frozen=True, tag=True):
     counts: dict[str, int]
 
 
+class VersionCounts(msgspec.Struct, frozen=True, tag=True):
+    """How many conversations of one shard have each status, by the version of the agent in their newest turn;
+    empty: not known."""
+
+    by_version: dict[str, dict[str, int]]
+
+
 class RecentConversations(msgspec.Struct, frozen=True, tag=True):
     """Conversations of one shard, those that changed last first, and how many there are of that kind."""
 
@@ -203,6 +210,7 @@ Reply = (
     | NothingTaken
     | Conversations
     | RecentConversations
+    | VersionCounts
     | JournalLines
     | AgentReply
     | Agents

@@ -22,6 +22,7 @@ from mesh.keeper.replies import (
     PreviewReply,
     RecentConversations,
     TurnReply,
+    VersionCounts,
     Webhooks,
 )
 from mesh.push.webhook import Webhook
@@ -150,12 +151,17 @@ class ShowPreview(RequestFor[PreviewReply], frozen=True, tag=True):
 
 
 class Page(RequestFor[Conversations], frozen=True, tag=True):
-    """Asks for conversations, newest first, older than ``before`` (``created_at|id``), of one status or
-    any."""
+    """Asks for conversations, newest first, older than ``before`` (``created_at|id``), of one status and one
+    version of the agent, or any."""
 
     limit: int = 50
     before: str = ""
     status: str = ""
+    version: str = ""
+
+
+class CountVersions(RequestFor[VersionCounts], frozen=True, tag=True):
+    """Asks how many conversations there are of each version of the agent."""
 
 
 class Recent(RequestFor[RecentConversations], frozen=True, tag=True):
@@ -168,6 +174,16 @@ class Recent(RequestFor[RecentConversations], frozen=True, tag=True):
     since: str = ""
     context_id: str = ""
     states: tuple[str, ...] | None = None
+
+
+class MoveToVersion(RequestFor[ConversationReply], frozen=True, tag=True):
+    """Has a conversation that waits for a person go on with another version of the agent; with an empty one,
+    the newest. ``is_trial``: nothing happens, but what would keep it from that is told."""
+
+    id: str
+    version: str = ""
+    by: str = ""
+    is_trial: bool = False
 
 
 class Cancel(RequestFor[TurnReply], frozen=True, tag=True):
@@ -298,6 +314,8 @@ Request = (
     | ShowPreview
     | Page
     | Recent
+    | CountVersions
+    | MoveToVersion
     | Cancel
     | Intervene
     | ShowAgent

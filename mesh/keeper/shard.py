@@ -72,7 +72,7 @@ class Shard:
         self._snapshots: Snapshots | None = None
         if listing is None:
             listing = index = Index()
-            self._snapshots = Snapshots(journal, f"index2_{number}.json", index)
+            self._snapshots = Snapshots(journal, f"index3_{number}.json", index)
         self.listing: Listing = listing
 
     @property

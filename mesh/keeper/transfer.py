@@ -12,10 +12,12 @@ from mesh.core.events import (
     AgentTold,
     AnyEvent,
     ApprovalResolved,
+    Completed,
     ConversationCreated,
     Error,
     LimitReached,
     Live,
+    Paused,
     ToolResult,
     UserMessage,
     decode,
@@ -50,7 +52,7 @@ def imported_events(content: bytes, agent: str, digest: str, at: str, by: str = 
     events: list[AnyEvent] = []
     for number, line in enumerate(content.splitlines(), 1):
         if line.strip():
-            events.append(_attributed(_without_grant(_event(line, number)), by))
+            events.append(_attributed(_without_version(_without_grant(_event(line, number))), by))
     if not events or not isinstance(events[0], ConversationCreated):
         raise BadRequest("line 1: a conversation begins with conversation_created")
     if any(isinstance(event, ConversationCreated) for event in events[1:]):
@@ -66,6 +68,15 @@ def _without_grant(event: AnyEvent) -> AnyEvent:
     if not isinstance(event, ApprovalResolved):
         return event
     return msgspec.structs.replace(event, remember="none", grant=None)
+
+
+def _without_version(event: AnyEvent) -> AnyEvent:
+    """All of it becomes part of one version of the agent here."""
+    if isinstance(event, UserMessage | Paused):
+        return msgspec.structs.replace(event, digest="", nodes={})
+    if isinstance(event, Completed | Error):
+        return msgspec.structs.replace(event, digest="")
+    return event
 
 
 def _attributed(event: AnyEvent, by: str) -> AnyEvent:

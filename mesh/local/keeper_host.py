@@ -10,6 +10,7 @@ what others should have, and answers calls for what it has:
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec.structs import replace
 
 from mesh.config.files import FileText
-from mesh.config.kept_versions import Versions
+from mesh.config.kept_versions import Versions, kept_config
 from mesh.config.model import Config
 from mesh.core.errors import JournalError, MeshError, NotHeld, StaleEpoch, StoreAway, Unavailable
-from mesh.core.events import NEWS_ACTIONS, AnyEvent
+from mesh.core.events import NEWS_ACTIONS, AnyEvent, NodeInfo
 from mesh.core.ids import shard_of
 from mesh.journal.shards import (
     ANSWERS_FOR,
@@ -518,6 +519,7 @@ class KeeperHost:
             push,
             store.grants,
             self._denial,
+            self._nodes_of,
             on_fenced,
             store.listing(number),
             self._recovering,
@@ -526,6 +528,12 @@ class KeeperHost:
             self._tracer,
         )
         return OpenShard(keeper, push)
+
+    async def _nodes_of(self, version: str) -> dict[str, NodeInfo]:
+        """The nodes of a version of the agent. Raises `ConfigError` if it cannot run here."""
+        if version == self._config.digest:
+            return infos_of_nodes(self._config)
+        return infos_of_nodes(await kept_config(self._store.versions, version, os.environ))
 
     def _webhooks(self) -> int:
         """How many webhooks there are in this process."""
@@ -587,6 +595,7 @@ def _settings_of(config: Config, share: int) -> KeeperSettings:
     return KeeperSettings(
         agent=config.name,
         digest=config.digest,
+        pins_versions=config.versions == "pinned",
         root=config.tree.name,
         root_kind=config.tree.type,
         intervene=NEWS_ACTIONS if config.intervene is None else config.intervene,

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from mesh.config.kept_versions import Versions
 from mesh.core.ids import shard_of
 from mesh.core.mesh_state import MeshPart
 from mesh.keeper.keeper import Keeper
@@ -29,10 +30,12 @@ class LocalBackend:
         keepers: Sequence[Keeper],
         catalogues: Callable[[], Awaitable[Sequence[Catalogue]]],
         grant_book: GrantBook,
+        versions: Versions,
     ) -> None:
         self._keepers = keepers
         self._catalogues = catalogues
         self.grant_book = grant_book
+        self.versions = versions
 
     @property
     def shards(self) -> int:

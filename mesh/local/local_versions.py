@@ -1,4 +1,4 @@
-"""The trees of an agent in this process: each conversation runs on the version that it began on, as long as
+"""The trees of an agent in this process: each turn runs on the version that it began on, as long as
 that is known."""
 
 import asyncio
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.config.kept_versions import Versions
-from mesh.config.model import Config, parse
+from mesh.config.kept_versions import Versions, kept_config
+from mesh.config.model import Config
 from mesh.core.errors import ConfigError, Unavailable
 from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.verdict import Verdict
@@ -103,5 +103,4 @@ class LocalVersions:
     async def _config_of(self, digest: str) -> Config:
         if digest == self._config.digest:
             return self._config
-        version = await self._kept.kept(digest)
-        return parse(version.source, version.origin, os.environ, version.files)
+        return await kept_config(self._kept, digest, os.environ)

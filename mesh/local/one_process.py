@@ -80,7 +80,7 @@ async def _started(
     stack.push_async_callback(host.close)
     await host.start()
     keepers = [host.keeper(shard) for shard in range(shards)]
-    return versions, LocalBackend(keepers, versions.catalogues, store.grants)
+    return versions, LocalBackend(keepers, versions.catalogues, store.grants, store.versions)
 
 
 class _NobodyElse:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from mesh.core.conversation import fold
 from mesh.core.errors import ConfigError, JournalError, MeshError
-from mesh.core.events import AnyEvent, ConversationCreated, encode
+from mesh.core.events import AnyEvent, ConversationCreated, Paused, UserMessage, encode
 from mesh.core.ids import is_id, shard_of
 from mesh.journal.listing import entry_of
 from mesh.journal.port import Append
@@ -119,7 +119,7 @@ class _Copying:
         self._read[id] = _seen(events)
         if events[: len(there)] != there:
             return None  # another one, which the comparison tells
-        await self._keep_version(events)
+        await self._keep_versions(events)
         rest = events[len(there) :]
         return Append(id, len(there), rest, entry_of(fold(events))) if rest else None
 
@@ -175,16 +175,17 @@ class _Copying:
             numbers = f"{there.events} events, and {source.events} in the source"
             self.problems.append(f"conversation {id} is another one there: {numbers}")
 
-    async def _keep_version(self, events: Sequence[AnyEvent]) -> None:
-        created = events[0] if events else None
-        if not isinstance(created, ConversationCreated) or created.digest in self._versions:
-            return
-        self._versions.add(created.digest)
-        try:
-            kept = await self._source.versions.kept(created.digest)
-        except ConfigError:
-            return  # not known any more in the source either
-        await self._target.versions.keep(created.digest, kept.source, kept.files)
+    async def _keep_versions(self, events: Sequence[AnyEvent]) -> None:
+        used = {
+            event.digest for event in events if isinstance(event, ConversationCreated | UserMessage | Paused)
+        }
+        for digest in used - {""} - self._versions:
+            self._versions.add(digest)
+            try:
+                kept = await self._source.versions.kept(digest)
+            except ConfigError:
+                continue  # not known any more in the source either
+            await self._target.versions.keep(digest, kept.source, kept.files)
 
 
 async def _check_idle(store: Store) -> None:

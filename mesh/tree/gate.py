@@ -105,7 +105,7 @@ def _suggestion(verdict: Verdict, call: PolicyCall, parsed: ParsedCommand | None
 
 
 class NewestPolicy:
-    """The policies of the newest config, for conversations that began with another one."""
+    """The policies of the newest config, for turns that began with another one."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

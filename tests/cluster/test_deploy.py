@@ -160,6 +160,19 @@ def ended(client: Client, conversation: str) -> dict[str, Any] | None:
     return shown if shown["turn"].get("response") else None
 
 
+def test_a_version_that_is_to_be_promoted_stands_by_until_somebody_does(deployed: Deployed) -> None:
+    before = prompt_of(deployed)
+    said = deployed.deploy(prompt="You stand by.", promote="manual")
+    assert "stands by" in said and "mesh promote ledger-agent" in said
+    assert prompt_of(deployed) == before
+    with deployed.asking_all_the_time() as statuses:
+        said = deployed.run("promote", "ledger-agent")
+    assert "in force" in said and set(statuses) == {201}
+    assert prompt_of(deployed) == "You stand by."
+    assert "in force" in deployed.run("promote", "ledger-agent")  # once more changes nothing
+    assert "no caretaker" in deployed.run("promote", "nobody", fails=True)
+
+
 def test_what_cannot_start_changes_nothing_whoever_dies_meanwhile(deployed: Deployed) -> None:
     before = prompt_of(deployed)
     wrong = {"command": sys.executable, "args": ["-c", "raise SystemExit('no ledger here')"], "timeout_s": 20}

@@ -86,7 +86,7 @@ async def another_keeper_opens_the_shard(world: World) -> None:
 
 def damage(world: World, told: Told) -> None:
     """Bit rot in the first line of a journal, which is to be read, as the index is gone."""
-    (world.mesh.data_dir / "index2_0.json").unlink(missing_ok=True)
+    (world.mesh.data_dir / "index3_0.json").unlink(missing_ok=True)
     path = world.mesh.data_dir / f"conversation_{told.conversation_id}.jsonl"
     content = bytearray(path.read_bytes())
     content[2:12] = b"\xff" * 10

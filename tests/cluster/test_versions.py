@@ -1,4 +1,4 @@
-"""Versions of an agent, and actors that come and go: a conversation goes on with the tree it began on."""
+"""Versions of an agent, and actors that come and go: an open turn ends with the tree it began on."""
 
 import signal
 from pathlib import Path
@@ -26,7 +26,7 @@ AFTER = {
 }
 
 
-def test_a_conversation_goes_on_with_the_tree_it_began_on_as_long_as_that_is_known(
+def test_a_turn_ends_with_the_tree_it_began_on_as_long_as_that_is_known_and_the_next_has_the_newest(
     folder: Path, model: Model
 ) -> None:
     """And Ctrl-C, to the process alone and to all that is in its foreground, ends all."""
@@ -50,6 +50,13 @@ def test_a_conversation_goes_on_with_the_tree_it_began_on_as_long_as_that_is_kno
         assert status == 200, body
         assert body["result"]["response"].startswith("done: ")
         assert world.lines() == {"one": 1}
+        before, id = body["conversation"]["version"], body["conversation"]["id"]
+        _, next_turn = client.post(f"/conversations/{id}/messages", {"message": "append four"})
+        newest = next_turn["conversation"]["version"]
+        found = {each["version"]: each for each in client.get("/versions")["versions"]}
+        assert list(found) == [newest, before]
+        assert found[before]["conversations"] == {"waiting_approval": 2}
+        assert (found[newest]["conversations"], found[newest]["problems"]) == ({"waiting_approval": 1}, [])
         until(lambda: nodes(world) == 3)  # the old tree's actors left, the new tree's stay
 
         old = next(path for path in configs(world) if "before" in path.read_text())
@@ -58,7 +65,7 @@ def test_a_conversation_goes_on_with_the_tree_it_began_on_as_long_as_that_is_kno
             keeper.kill()
         status, body = client.post(f"/approvals/{forgotten}", {"approved": True})
         assert status == 502
-        assert "began with version" in body["error"] and "not known here any more" in body["error"]
+        assert f"version {before} of agent" in body["error"] and "not known here any more" in body["error"]
         shown = client.get(f"/conversations/{body['conversation']['id']}")["conversation"]
         assert [message["content"] for message in shown["messages"]][:2] == [
             "You keep a ledger.",

@@ -38,7 +38,7 @@ async def test_a_version_that_is_kept_again_is_there_once_more(versions: Version
 
 async def test_a_version_that_was_never_kept_is_an_error_that_names_it(versions: Versions) -> None:
     await versions.keep("d1", SOURCE, FILES)
-    with pytest.raises(ConfigError, match="began with version d2 of agent agent, which is not known"):
+    with pytest.raises(ConfigError, match="version d2 of agent agent is not known"):
         await versions.kept("d2")
 
 

@@ -406,3 +406,79 @@ async def test_a_call_of_a_process_that_is_stopped_is_lost_and_one_that_only_tak
         with pytest.raises(ConnectionLost, match="does not answer"):
             await within(call)
         channel.close()
+
+
+def framed(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + content
+
+
+async def frame_of(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(30):
+        return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+
+class TestReleases:
+    """The release before says nothing about its protocol."""
+
+    async def test_a_caller_of_the_release_before_is_answered(self) -> None:
+        async with connected() as (_, endpoint):
+            address = await endpoint.listen("127.0.0.1")
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            call = msgspec.msgpack.encode([7, "echo", b"hello"])
+            writer.write(framed(address.secret) + framed(call))
+            await frame_of(reader)  # what was an empty frame; that release does not look into it
+            assert msgspec.msgpack.decode(await frame_of(reader))[:3] == [7, b"hello", ""]
+            writer.close()
+
+    async def test_an_endpoint_of_the_release_before_is_called_as_it_expects(self) -> None:
+        seen: list[bytes] = []
+        ended = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.append(await frame_of(reader))
+            writer.write(framed(b""))
+            seen.append(await frame_of(reader))
+            number, _, content = msgspec.msgpack.decode(seen[-1])
+            writer.write(framed(msgspec.msgpack.encode([number, content, "", False])))
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            ended.set()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1], b"s" * 16)
+
+        async def locate() -> Address:
+            return address
+
+        channel = Channel(locate)
+        assert await within(channel.call("echo", b"hello")) == b"hello"
+        assert seen == [b"s" * 16, msgspec.msgpack.encode([0, "echo", b"hello"])]
+        channel.close()
+        await asyncio.wait_for(ended.wait(), 30)
+        server.close()
+
+    async def test_both_ends_say_their_protocol_and_one_that_is_too_old_is_told_to_upgrade(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ran: list[bytes] = []
+
+        async def answer(content: bytes) -> bytes:
+            ran.append(content)
+            return content
+
+        async with connected(answer) as (channel, endpoint):
+            monkeypatch.setattr(module, "OLDEST_PROTOCOL", module.PROTOCOL)
+            assert await within(channel.call("echo", b"same")) == b"same"  # which says its number
+            address = await endpoint.listen("127.0.0.1")
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(framed(address.secret) + framed(msgspec.msgpack.encode([1, "echo", b"old"])))
+            assert int.from_bytes(await frame_of(reader), "big") == module.PROTOCOL
+            assert "upgrade by one release" in msgspec.msgpack.decode(await frame_of(reader))[2]
+            writer.close()
+            monkeypatch.setattr(module, "OLDEST_PROTOCOL", module.PROTOCOL + 1)
+            newer = Channel(lambda: endpoint.listen("127.0.0.1"))
+            with pytest.raises(CallFailed, match="the other end has protocol 1, and this process 2 to"):
+                await within(newer.call("echo", b"newer"))
+            newer.close()
+        assert ran == [b"same"]

@@ -28,6 +28,7 @@ from mesh.http.policy import PolicyRoutes
 from mesh.http.rest import RestApi
 from mesh.http.sessions import SessionApi
 from mesh.http.streams import Streams
+from mesh.http.version_routes import VersionRoutes
 from tests.http.a2a_document import document
 from tests.worlds.live import LiveMesh, LocalBackend, Spoken
 from tests.worlds.mesh import SIMPLE, WorldMesh, says
@@ -108,6 +109,7 @@ async def test_the_document_has_each_route_of_rest_and_sessions_and_no_other() -
             *PolicyRoutes(backend).routes(),
             *Metrics(backend, config).routes(),
             *Status(backend, config).routes(),
+            *VersionRoutes(backend, config).routes(),
             *AgentStream(backend, streams, config, b"secret").routes(),
             *AgentRoutes(backend, streams, config.limits).routes(),
             *SessionApi(backend, streams, config, b"secret").routes(),

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from mesh.core.errors import StaleEpoch, WrongSequence
 from mesh.core.events import (
@@ -164,12 +165,37 @@ async def test_a_page_shows_each_conversation_as_it_is_now(listed: Listed) -> No
     i = new_id()
     await listed.append(i, created(i, at(1), session_id="s1", context_id="ctx"))
     assert await listed.listing.page(10, "", "") == [
-        ConversationSummary(i, "s1", "active", at(1), at(1), context_id="ctx")
+        ConversationSummary(i, "s1", "active", at(1), at(1), context_id="ctx", version="d")
     ]
     await listed.append(i, UserMessage(seq=2, turn=1, text="größer\0𝄞", time=at(2)))
-    expected = ConversationSummary(i, "s1", "active", at(1), at(2), "größer\0𝄞", None, "working", "ctx")
+    expected = ConversationSummary(i, "s1", "active", at(1), at(2), "größer\0𝄞", None, "working", "ctx", "d")
     assert await listed.listing.page(10, "", "") == [expected]
     assert await listed.listing.recent(ANY, 10, "") == ([expected], 1)
+
+
+async def test_conversations_are_listed_and_counted_by_the_version_of_their_newest_turn(
+    listed: Listed,
+) -> None:
+    ids, listing = new_ids(4), listed.listing
+    for second, i in enumerate(ids):
+        await listed.append(i, created(i, at(second), digest="a1"))
+    tricky = '\\ \0 "version":"c3"} ' * 2  # as a field would be written, and what a database may stumble over
+    moved = UserMessage(seq=2, turn=1, text=tricky, time=at(7), digest="b2")
+    await listed.append(ids[1], moved)
+    _, *waits = asked(2, 5, tool_args={"version": "c3", "created_at": tricky})
+    await listed.append(ids[2], replace(moved, nonce="n"), *waits)
+    assert await listing.counts_by_version() == {
+        "a1": {"active": 2},
+        "b2": {"active": 1, "waiting_approval": 1},
+    }
+    assert ids_of(await listing.page(10, "", "", "b2")) == ids[2:0:-1]
+    assert ids_of(await listing.page(10, "", "waiting_approval", "b2")) == [ids[2]]
+    assert ids_of(await listing.page(1, f"{at(3)}|{ids[3]}", "active", "a1")) == [ids[0]]
+    assert await listing.page(10, "", "", "c3") == []
+    assert await listing.waiting_since() == at(5)
+    await listed.append(ids[1], Completed(seq=3, turn=1, response="", time=at(8)))
+    await listed.append(ids[1], replace(moved, seq=4, turn=2, digest="a1", nonce="m"))
+    assert await listing.counts_by_version() == {"a1": {"active": 3}, "b2": {"waiting_approval": 1}}
 
 
 async def test_a_page_of_one_status_leaves_out_the_others(listed: Listed) -> None:

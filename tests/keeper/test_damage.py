@@ -73,7 +73,7 @@ async def test_an_index_that_is_damaged_or_cannot_be_read_is_made_again(
     journal = FileJournal(tmp_path)
     async with WorldMesh(ScriptedLlm(says("Hi.")), journal) as mesh:
         _, body = await mesh.create("go")
-    index = tmp_path / "index2_0.json"
+    index = tmp_path / "index3_0.json"
     assert index.exists()
     if damage is None:
         index.unlink()

@@ -618,3 +618,23 @@ async def test_the_server_is_to_notice_soon_that_a_machine_is_lost(url: str) -> 
     finally:
         await asked.close()
     assert found == ["4", "2", "2", "8000"]
+
+
+async def test_what_the_release_before_listed_has_the_version_on_which_it_began(
+    server: PostgresServer, url: str, direct: PostgresStore
+) -> None:
+    epoch, ids = await direct.journal.open(0), [new_id(), new_id()]
+    for i in ids:
+        await direct.journal.append(0, epoch, following([], [created(i, digest="a1", system_prompt="\0")]))
+    server.execute(
+        url,
+        f"""alter table {NAMESPACE}.conversation drop column version;
+        update {NAMESPACE}.conversation set entry = replace(entry, ',"version":"a1"', '');
+        delete from {NAMESPACE}.migration where number = 7""",
+    )
+    listing = direct.listing(0)
+    assert listing is not None
+    assert {each.version for each in await listing.page(9, "", "")} == {""}
+    assert await migrate(url, NAMESPACE) == [7]
+    assert await listing.counts_by_version() == {"a1": {"active": 2}}
+    assert {each.version for each in await listing.page(9, "", "", "a1")} == {"a1"}

@@ -37,7 +37,7 @@ class LocalBackend(local_backend.LocalBackend):
         async def catalogues() -> list[Catalogue]:
             return [await mesh.ledger.offered.catalogue()]
 
-        super().__init__(mesh.keepers, catalogues, mesh.grant_book)
+        super().__init__(mesh.keepers, catalogues, mesh.grant_book, mesh.versions)
 
 
 class Spoken(ScriptedLlm):

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from mesh.a2a.server.notifications import notifications
+from mesh.config.kept_versions import MemoryVersions, kept_config
 from mesh.config.model import parse
 from mesh.core.approvals import Decision
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
@@ -17,6 +19,7 @@ from mesh.core.events import (
     AnyEvent,
     Event,
     LlmCall,
+    NodeInfo,
     Preview,
     ToolCall,
     ToolResult,
@@ -202,6 +205,8 @@ class WorldMesh:
         self.tracer = tracer
         self.ledger = ledger or Ledger()
         self.config = self.newest = parse(config, origin, {})
+        self.versions = MemoryVersions("test")
+        self._newer_trees: dict[str, LocalTree] = {}
         self.settings = KeeperSettings(
             agent="test",
             digest=self.config.digest,
@@ -246,11 +251,29 @@ class WorldMesh:
             push,
             self.grant_book,
             newest,
+            self._nodes_of,
             fenced,
             tracer=self.tracer,
         )
 
+    async def _nodes_of(self, version: str) -> dict[str, NodeInfo]:
+        return infos_of_nodes(await kept_config(self.versions, version, os.environ))
+
+    async def upgrade(self, config: str, **settings: Any) -> None:
+        """Another version of the agent takes over."""
+        self.newest = newest = parse(config, "newer.yaml", os.environ)
+        await self.versions.keep(newest.digest, newest.source, newest.files)
+        if newest.digest != self.config.digest:
+            tree = LocalTree(newest, [self.ledger.session()], lambda _: self.llm, self, reach)
+            await tree.start()
+            self._newer_trees[newest.digest] = tree
+        self.settings = msgspec.structs.replace(
+            self.settings, digest=self.newest.digest, nodes=infos_of_nodes(self.newest), **settings
+        )
+        await self.lose_keeper()
+
     async def __aenter__(self) -> "WorldMesh":
+        await self.versions.keep(self.config.digest, self.config.source, self.config.files)
         await self.tree.start()
         self._survivors = asyncio.all_tasks()
         await self.keeper.start()
@@ -259,25 +282,29 @@ class WorldMesh:
     async def __aexit__(self, *_: object) -> None:
         await self.keeper.close()
         await self.sender.close()
-        await self.tree.close()
+        for tree in (self.tree, *self._newer_trees.values()):
+            await tree.close()
+
+    def _tree(self, version: str) -> LocalTree:
+        return self._newer_trees.get(version, self.tree)
 
     async def run(self, turn: PassInput) -> PassOutput:
         """`Tree.run`; a test may put something else in its place."""
         self.passes += 1
         self.newest_run = turn.run
-        return await self.tree.run(turn)
+        return await self._tree(turn.digest).run(turn)
 
     async def problems(self, digest: str, node: str, tool: str, arguments: dict[str, Any]) -> str:
-        return await self.tree.problems(digest, node, tool, arguments)
+        return await self._tree(digest).problems(digest, node, tool, arguments)
 
     async def verdict(self, digest: str, node: str, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
-        return await self.tree.verdict(digest, node, call, grants)
+        return await self._tree(digest).verdict(digest, node, call, grants)
 
     async def preview(self, digest: str, node: str, call: ToolCall, offset: int) -> Preview | None:
-        return await self.tree.preview(digest, node, call, offset)
+        return await self._tree(digest).preview(digest, node, call, offset)
 
     async def hear(self, digest: str, activation: Activation, news: AgentTold, is_durable: bool) -> Hearing:
-        return await self.tree.hear(digest, activation, news, is_durable)
+        return await self._tree(digest).hear(digest, activation, news, is_durable)
 
     async def cancel(self, task: AbandonedTask) -> None:
         await self.tree.cancel(task)

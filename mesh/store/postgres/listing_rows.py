@@ -26,11 +26,14 @@ class PostgresListing:
     async def has(self, conversation_id: str) -> bool:
         return is_id(conversation_id) and bool(await self._ids("id = %s", conversation_id))
 
-    async def page(self, limit: int, before: str, status: str) -> list[ConversationSummary]:
+    async def page(
+        self, limit: int, before: str, status: str, version: str = ""
+    ) -> list[ConversationSummary]:
         created_at, _, id = before.partition("|")
         wheres = [
             *([("(created_at, id) < (%s, %s)", created_at, id)] if before else []),
             *([("status = %s", status)] if status else []),
+            *([("version = %s", version)] if version else []),
         ]
         return await self._entries(wheres, "created_at desc, id desc", limit)
 
@@ -39,6 +42,15 @@ class PostgresListing:
         text = f"select status, sum(count)::bigint from {{schema}}.tally where {where} group by status"
         rows = await self._database.rows(text, *parameters)
         return {str(status): cast(int, count) for status, count in rows if count}
+
+    async def counts_by_version(self) -> Mapping[str, Mapping[str, int]]:
+        """Reads a row of an index for each conversation."""
+        where, parameters = await self._where([])
+        text = f"select version, status, count(*) from {{schema}}.conversation where {where} group by 1, 2"
+        found: dict[str, dict[str, int]] = {}
+        for version, status, count in await self._database.rows(text, *parameters):
+            found.setdefault(str(version), {})[str(status)] = cast(int, count)
+        return found
 
     async def recent(
         self, selection: Selection, limit: int, before: str
@@ -91,7 +103,9 @@ class PostgresListing:
 
     async def waiting_since(self) -> str:
         where, parameters = await self._where([("status = %s", "waiting_approval")])
-        oldest = "min((entry::json -> 'pending_approval' ->> 'created_at') collate \"C\")"
+        # PostgreSQL reads no JSON that has this character.
+        readable = "regexp_replace(entry, '(?<!\\\\)((?:\\\\\\\\)*)\\\\u0000', '\\1', 'g')"
+        oldest = f"min(({readable}::json -> 'pending_approval' ->> 'created_at') collate \"C\")"
         text = f"select {oldest} from {{schema}}.conversation where {where}"
         ((since,),) = await self._database.rows(text, *parameters)
         return str(since or "")
