@@ -1,8 +1,8 @@
 """Runs the whole test suite, in three runs of pytest side by side, as most tests wait a lot: `make test`.
 
-Those with a cluster are two of the runs, and all others are the third. The examples, each with a mesh of its
-own, are in the second run. What else waits long goes where there is room, so that the runs take about as
-long.
+Those with a cluster are in two of the runs, and most others are the third. The examples, each with a mesh of
+its own, are in the second run. What else waits long goes where there is room, so that the runs take about as
+long: sum up what `pytest --durations=0` says when you move something.
 
 A few tests that failed beside the others are run once more, when nothing else uses the machine. A test that
 fails there, too, fails the suite. One that passes does not, but it is named at the end: it depends on how
@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+_WITH_THE_MESH = [f"tests/{name}" for name in ("cluster", "deployments", "servers", "chat", "mcp")]
 RUNS = {
-    "mesh": ["tests/cluster", "tests/deployments", "tests/servers", "--ignore-glob=*/cluster/test_[elp-z]*"],
-    "examples": ["tests/cluster", "--ignore-glob=*/cluster/test_[!elpr-z]*"],
-    "rest": [f"--ignore=tests/{name}" for name in ("cluster", "deployments", "servers")],
+    "mesh": [*_WITH_THE_MESH, "--ignore-glob=*/cluster/test_[elp-z]*"],
+    "examples": ["tests/cluster", "--ignore-glob=*/cluster/test_[!elp-z]*"],
+    "rest": [f"--ignore={folder}" for folder in _WITH_THE_MESH],
 }
 """The arguments of pytest for each run. The first one is shown as it goes, the others at the end."""
 MOST_REPEATED = 10

@@ -45,6 +45,7 @@ from tests.cluster.tree_world import (
     line,
     seen,
 )
+from tests.worlds.long import takes_long
 
 POWER_CUT_EVERY = min(25, KILLS // 2)
 IN_THE_LOOP = "0.3.0#1/llm/0"
@@ -156,6 +157,7 @@ class Walk:
         assert not self._world.is_armed(self._failpoint), "nobody passed it"
 
 
+@takes_long
 def test_random_kills_in_trees_lose_nothing_and_repeat_nothing(
     doomed: TreeWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,7 @@ from tests.cluster.rest import until
 from tests.cluster.test_deploy import Deployed
 from tests.cluster.test_join import running_ray
 from tests.cluster.test_postgres import GAPS, new_database
-from tests.worlds.long import IS_LONG
+from tests.worlds.long import IS_LONG, takes_long
 from tests.worlds.postgres import PostgresServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(2400)]
@@ -204,6 +204,7 @@ def shown(url: str, id: str) -> dict[str, Any]:
     return found
 
 
+@takes_long
 def test_a_second_ray_takes_over_what_waits_and_runs_and_is_watched_and_the_first_takes_it_back(
     clusters: Clusters,
 ) -> None:
