@@ -2,6 +2,9 @@
 while people are at work: nothing of what they were told is lost, and nothing was done twice.
 
     CHAOS_LOSSES=500 CHAOS_SEED=1 pytest tests/cluster/test_losses.py
+
+Many losses are several rounds, each with machines and a database of its own, at the end of which everything is
+judged.
 """
 
 import logging
@@ -26,7 +29,10 @@ from tests.worlds.network import Machine
 
 IS_LONG = "CHAOS_LOSSES" in os.environ
 LOSSES = int(os.environ.get("CHAOS_LOSSES", "30"))
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(1800 + 60 * LOSSES)]
+ROUND = 100
+ROUNDS = [min(ROUND, LOSSES - begun) for begun in range(0, LOSSES, ROUND)]
+"""How many losses each round has."""
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(1800 + 60 * ROUND)]
 
 log = logging.getLogger("tests")
 AWAY_S = (11.0, 14.0)
@@ -46,11 +52,11 @@ def cluster(folder: Path, model: Model) -> Iterator[Cluster]:
 class Chance:
     """Loses machines, and brings them back."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster = cluster
         self._machines = [cluster.head, *cluster.others]
         self._killed: Machine | None = None
-        self._random = random.Random(SEED)
+        self._random = random.Random(seed)
         self.kinds: dict[str, tuple[int, Callable[[Machine], None]]] = {
             "cut off": (9, lambda machine: self._silent(machine, machine.cut)),
             "mute": (7, lambda machine: self._silent(machine, machine.mute)),
@@ -110,18 +116,21 @@ class Chance:
         self._killed = machine
 
 
-def test_random_losses_of_machines_lose_nothing_and_repeat_nothing(cluster: Cluster) -> None:
+@pytest.mark.parametrize(("number", "losses"), enumerate(ROUNDS))
+def test_random_losses_of_machines_lose_nothing_and_repeat_nothing(
+    cluster: Cluster, number: int, losses: int
+) -> None:
     until(lambda: cluster.is_spread(3), WITHIN_S)
-    chance, before = Chance(cluster), epochs(cluster)
+    chance, before = Chance(cluster, SEED + number), epochs(cluster)
 
     def talk(client: Client) -> Told:
         return converse(client, cluster.lines, is_cut_off_at_times=True)
 
     with at_work(cluster.mesh.url, talk, people=2) as people:
-        for number, kind in enumerate(chance.some(LOSSES)):
+        for loss, kind in enumerate(chance.some(losses)):
             begun = time.monotonic()
             chance.lose(kind)
-            log.info("%d, %s: people go on after %.1f s", number, kind, time.monotonic() - begun)
+            log.info("%d, %s: people go on after %.1f s", loss, kind, time.monotonic() - begun)
             for gave_up in (person for person in people if person.done()):
                 gave_up.result()
             now = epochs(cluster)
