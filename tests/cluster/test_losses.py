@@ -3,8 +3,8 @@ while people are at work: nothing of what they were told is lost, and nothing wa
 
     CHAOS_LOSSES=500 CHAOS_SEED=1 pytest tests/cluster/test_losses.py
 
-Many losses are several rounds, each with machines and a database of its own, at the end of which everything is
-judged.
+Many losses are several rounds, each with machines and a database of its own, at the end of which everything
+is judged.
 """
 
 import logging
@@ -116,7 +116,7 @@ class Chance:
         self._killed = machine
 
 
-@pytest.mark.parametrize(("number", "losses"), enumerate(ROUNDS))
+@pytest.mark.parametrize(("number", "losses"), [*enumerate(ROUNDS)])
 def test_random_losses_of_machines_lose_nothing_and_repeat_nothing(
     cluster: Cluster, number: int, losses: int
 ) -> None:
