@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+from collections.abc import Mapping
 from typing import TypeVar
 
 import ray
@@ -22,12 +23,12 @@ class Actor:
     """The base of the actor classes. Their constructors await `_begin` first and call `_serve` last, so that
     no call comes before the actor is complete."""
 
-    _endpoint: Endpoint
+    _endpoints: dict[str, Endpoint]
     _host: str
 
-    async def address(self) -> Address:
-        """Where it takes calls."""
-        return await self._endpoint.listen(self._host)
+    async def address(self, service: str = "") -> Address:
+        """Where it takes calls of one of its services."""
+        return await self._endpoints[service].listen(self._host)
 
     async def _begin(self) -> None:
         """Sets up the log of this process, and notes there if Ray has started the actor again."""
@@ -39,5 +40,13 @@ class Actor:
         gc.freeze()  # what is imported stays: no collection looks at it any more
 
     def _serve(self, service: Service[P], implementation: P, blueprint: Blueprint) -> None:
-        self._endpoint = Endpoint(service.methods_of(implementation), server_tls())
+        self._serve_each(service, {"": implementation}, blueprint)
+
+    def _serve_each(
+        self, service: Service[P], implementations: Mapping[str, P], blueprint: Blueprint
+    ) -> None:
+        """Serves several of a kind, by their names."""
+        self._endpoints = {
+            name: Endpoint(service.methods_of(each), server_tls()) for name, each in implementations.items()
+        }
         self._host = blueprint.listen_host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """Actors are addresses: each is got by its name, and created on first use, by whichever caller is first.
 
     {agent}#{generation}/keeper/{number}             KeeperActor; deployed {agent}#{generation}.{key}/…
-    {agent}@{digest}/node/{path}:{name}/{replica}    NodeActor
+    {agent}@{digest}/node/{path}:{name}/{replica}    NodeActor; of several that share one, …:{name},{path}:…
     {agent}@{digest}/mcp/{server}                    McpSessionActor; with replicas …/{server}/{replica}
 
 All are detached, and Ray starts them again without limit when they die. Those of one store have a namespace
@@ -15,7 +15,7 @@ import asyncio
 import pkgutil
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -42,6 +42,8 @@ _CONCURRENT_CALLS = 20_000
 people, and the gateways bound what comes in."""
 
 _ASKED_WITHIN_S = 10.0
+_LONGEST_NAME = 400
+"""In the names of actors that several nodes share, which the Ray dashboard shows."""
 _KEEPER_NAME = re.compile(r".*#(\d+)(?:\.(\w+))?/keeper/(\d+)")
 _handles: dict[tuple[str, str], Any] = {}
 _asking_ray = ThreadPoolExecutor(4, "asking-ray")
@@ -144,22 +146,31 @@ def told_by(keeper: Any, method: str) -> Any:
         return None
 
 
-def is_of(blueprint: Blueprint, actor: ActorName) -> bool:
-    """Whether an actor belongs to this version, and if it is a keeper, to this deployment."""
-    own = f"{keepers_of(blueprint)}/" if actor.is_keeper else f"{_version(blueprint)}/"
-    return actor.namespace == blueprint.namespace and actor.name.startswith(own)
+def is_of(blueprint: Blueprint, actor: ActorName, used: Collection[Any]) -> bool:
+    """Whether an actor belongs to a deployment, whose nodes and sessions have the handles ``used``."""
+    if actor.namespace != blueprint.namespace:
+        return False
+    if actor.is_keeper:
+        return actor.name.startswith(f"{keepers_of(blueprint)}/")
+    # Not all of its version: it may have been deployed before with more replicas, for instance.
+    return _handles.get(actor) in used
 
 
 def node(blueprint: Blueprint, path: str, replica: int) -> Any:
     """The handle of a replica of a node of the tree."""
     placement = blueprint.nodes[path]
-    name = _node_name(blueprint, path, replica)
+    name = node_name(blueprint, path, replica)
     placed = partial(_on_machine, path, replica) if placement.replicas > 1 else _spread
-    return _handle(_NODE, name, blueprint, placed, path, **_requests(placement.resources))
+    paths = blueprint.sharing(path)
+    return _handle(_NODE, name, blueprint, placed, paths, **_requests(placement.resources))
 
 
-def _node_name(blueprint: Blueprint, path: str, replica: int) -> str:
-    return f"{_version(blueprint)}/node/{path}:{blueprint.nodes[path].name}/{replica}"
+def node_name(blueprint: Blueprint, path: str, replica: int) -> str:
+    """The name of the actor of a replica of a node, which has the names of all nodes that share it."""
+    shown = ",".join(f"{each}:{blueprint.nodes[each].name}" for each in blueprint.sharing(path))
+    if len(shown) > _LONGEST_NAME:
+        shown = f"{shown[:_LONGEST_NAME]}…"
+    return f"{_version(blueprint)}/node/{shown}/{replica}"
 
 
 def mcp_session(blueprint: Blueprint, server: McpServer, replica: int) -> Any:
@@ -178,10 +189,10 @@ def session_name(server: McpServer, replica: int) -> str:
 async def find_node(blueprint: Blueprint, path: str, replica: int) -> bool:
     """Whether a replica of a node is there, and is found from then on without Ray's control store. Creates
     none: it may have been ended for good."""
-    name = _node_name(blueprint, path, replica)
+    name = node_name(blueprint, path, replica)
     try:
         found = await asked(partial(ray.get_actor, name, blueprint.namespace))
-        await found.address.remote()
+        await found.address.remote(path)
     except (RayError, ValueError):
         return False
     _handles[blueprint.namespace, name] = found
@@ -208,7 +219,7 @@ def found_again(actors: Mapping[str, Any]) -> dict[str, Any]:
 def node_stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:
     """A replica of a node of the tree."""
     name = f"node {path} of {blueprint.agent}"
-    return NODE.stub(_channel(lambda: node(blueprint, path, replica)), name)
+    return NODE.stub(_channel(lambda: node(blueprint, path, replica), path), name)
 
 
 def mcp_session_stub(
@@ -219,18 +230,18 @@ def mcp_session_stub(
     return TOOL_SESSION.stub(channel, session_name(server, replica)), channel.close
 
 
-def _channel(handle: Callable[[], Any]) -> Channel:
-    """A channel to an actor whose handle is got anew for each connection: the actor may have been created
-    again since the last one."""
+def _channel(handle: Callable[[], Any], service: str = "") -> Channel:
+    """A channel to a service of an actor whose handle is got anew for each connection: the actor may have
+    been created again since the last one."""
 
     async def locate() -> Address:
         try:
             found = await asked(handle)
             try:
-                address: Address = await found.address.remote()
+                address: Address = await found.address.remote(service)
             except ActorDiedError:
                 discard(found)  # the actor left for good: its name is free, and the next use creates one
-                address = await (await asked(handle)).address.remote()
+                address = await (await asked(handle)).address.remote(service)
         except (RayError, ValueError) as problem:
             raise ConnectionLost(f"the actor is not there: {type(problem).__name__}") from None
         return address

@@ -25,11 +25,13 @@ NAMESPACE = "mesh"
 @dataclass(frozen=True)
 class Placement:
     """A node's actors: how many, and the resources that each asks Ray for. With 0 replicas there is one actor
-    from its first use until it is idle."""
+    from its first use until it is idle. ``is_shared``: its actor is also that of others of which this is
+    said."""
 
     name: str
     replicas: int
     resources: Mapping[str, float]
+    is_shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,12 @@ class Blueprint:
     def edition(self) -> tuple[str, int]:
         """What tells it apart from others: the deployment, and the number that it gets with its keepers."""
         return self.deployment, self.generation
+
+    def sharing(self, path: str) -> tuple[str, ...]:
+        """The nodes that share the process of this one, in the order of the tree; itself among them."""
+        if not self.nodes[path].is_shared:
+            return (path,)
+        return tuple(each for each, placement in self.nodes.items() if placement.is_shared)
 
     def config(self) -> Config:
         """The config, read with this process's environment. Raises `ConfigError`."""
@@ -114,10 +122,13 @@ def demand(blueprint: Blueprint, servers: Sequence[McpServer]) -> dict[str, floa
 
 def placements(config: Config) -> dict[str, Placement]:
     """The nodes of a config's tree, by path."""
-    return {
-        planned.path: Placement(planned.node.name, planned.node.replicas, dict(planned.node.resources))
-        for planned in all_nodes(config)
-    }
+    shares = config.cluster.isolation == "shared"
+    found = {}
+    for planned in all_nodes(config):
+        node = planned.node
+        is_shared = shares and node.replicas == 1 and not node.resources
+        found[planned.path] = Placement(node.name, node.replicas, dict(node.resources), is_shared)
+    return found
 
 
 def _short(name: str) -> str:

@@ -138,13 +138,14 @@ class DeployedAgent:
                 actor.stay.remote()
 
     def retire_others(self) -> None:
-        """Ends the keepers of other deployments of the agent, once they have given away what they had. The
-        nodes and sessions of its other versions stay as long as turns need them, or as a ``mesh up`` of the
+        """Ends the keepers of other deployments of the agent, once they have given away what they had. Their
+        nodes and sessions stay as long as turns need them, or as a ``mesh up`` of the
         same agent is there, which stands by."""
         from deployments import addresses
 
         there = addresses.actors_of(self.name)
-        others = [each for each in there if not addresses.is_of(self.blueprint, each)]
+        used = list(self.actors.values())
+        others = [each for each in there if not addresses.is_of(self.blueprint, each, used)]
         end([each for each in others if each.is_keeper and each.is_deployed])
         if any(each.is_keeper and not each.is_deployed for each in there):
             return

@@ -1,4 +1,7 @@
-"""A node of the tree as an actor."""
+"""A node of the tree as an actor, or several that share one.
+
+An actor has an endpoint for each of its nodes: who calls a node need not know which others are there.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,24 +11,50 @@ from deployments.blueprint import Blueprint
 from deployments.idle import Idle
 from deployments.remote import RemoteNode, RemoteRecorder, as_one, replicas_of
 from deployments.services import NODE
+from mesh.config.model import Config
 from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.verdict import Verdict
 from mesh.llm.routing import provider_for
 from mesh.policy.grants import Grant
 from mesh.store.chosen import store_of
 from mesh.tree.build import Environment, build_node, reach
-from mesh.tree.plan import all_nodes
+from mesh.tree.plan import PlannedNode, all_nodes
 from mesh.tree.ready_node import ReadyNode
 from mesh.tree.turn import AbandonedTask, Activation, Hearing, News, PassInput, PassOutput, UnsettledCall
 
 
 class NodeActor(Actor):
-    """One node of the tree, which carries thousands of waiting turns; a `NodeService`."""
+    """Nodes of the tree, one as a rule. It carries thousands of waiting turns."""
 
-    async def __init__(self, blueprint: Blueprint, path: str) -> None:  # type: ignore[misc]  # Ray awaits it
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, blueprint: Blueprint, paths: Sequence[str]
+    ) -> None:
         await self._begin()
         config = blueprint.config()
-        planned = next(planned for planned in all_nodes(config) if planned.path == path)
+        self._stays = all(blueprint.nodes[path].replicas > 0 for path in paths)
+        self._idle = Idle(blueprint.idle_timeout_s, leaves=blueprint.leaves or not self._stays)
+        planned = {each.path: each for each in all_nodes(config)}
+        self._nodes = {path: _Node(blueprint, config, planned[path], self._idle) for path in paths}
+        self._serve_each(NODE, self._nodes, blueprint)
+
+    async def ready(self) -> None:
+        """Returns when the tools are known. Raises what went wrong with them; the next call tries again."""
+        await asyncio.gather(*(node.ready() for node in self._nodes.values()))
+
+    async def leave_when_idle(self) -> None:
+        """Another version has taken the place of this one: it stays for turns that are open."""
+        self._idle.leave()
+
+    async def stay(self) -> None:
+        """Its version is the one that is deployed, again or for the first time."""
+        if self._stays:
+            self._idle.stay()
+
+
+class _Node:
+    """A `NodeService`. ``idle`` is told of each use."""
+
+    def __init__(self, blueprint: Blueprint, config: Config, planned: PlannedNode, idle: Idle) -> None:
         sessions = [as_one(replicas_of(blueprint, server, server.timeout_s)) for server in config.servers]
         children: list[RemoteNode] = []
 
@@ -38,9 +67,11 @@ class NodeActor(Actor):
         self._node = ReadyNode(build_node(config, planned, environment), recorder)
         self._node.begin()
         self._finding = [asyncio.create_task(child.find()) for child in children]
-        self._stays = planned.node.replicas > 0
-        self._idle = Idle(blueprint.idle_timeout_s, leaves=blueprint.leaves or not self._stays)
-        self._serve(NODE, self, blueprint)
+        self._idle = idle
+
+    async def ready(self) -> None:
+        """See `NodeActor.ready`."""
+        await self._node.ready()
 
     async def run(self, turn: PassInput) -> PassOutput:
         with self._idle:
@@ -72,16 +103,3 @@ class NodeActor(Actor):
 
     async def alive(self) -> None:
         """See `NodeService.alive`."""
-
-    async def ready(self) -> None:
-        """Returns when the tools are known. Raises what went wrong with them; the next call tries again."""
-        await self._node.ready()
-
-    async def leave_when_idle(self) -> None:
-        """Another version has taken the place of this one: it stays for turns that are open."""
-        self._idle.leave()
-
-    async def stay(self) -> None:
-        """Its version is the one that is deployed, again or for the first time."""
-        if self._stays:
-            self._idle.stay()

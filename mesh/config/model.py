@@ -508,12 +508,14 @@ class Auth(ConfigSection):
 class Cluster(ConfigSection):
     """How many processes of each kind there are; of keepers, ``auto`` is one a machine. ``nodes`` is the
     number of replicas of an agent that has no ``agent:``. Actors that are made on first use (``replicas: 0``
-    and older versions) leave after ``idle_timeout_s`` without work."""
+    and older versions) leave after ``idle_timeout_s`` without work. ``isolation``: whether each node has a
+    process of its own, or those that ask for nothing special share one."""
 
     gateways: Annotated[int, Field(ge=1, le=1000)] = 1
     keepers: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = "auto"
     nodes: Annotated[int, Field(ge=1, le=1000)] = 1
     idle_timeout_s: Seconds = 300
+    isolation: Literal["own", "shared"] = "own"
 
 
 class StoreOptions(ConfigSection):

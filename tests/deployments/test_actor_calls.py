@@ -34,7 +34,7 @@ def answered_by(monkeypatch: pytest.MonkeyPatch, methods: dict[str, Answer]) -> 
     """An endpoint with these methods is the other end of every channel."""
     endpoint = Endpoint(methods)
     channel = Channel(partial(endpoint.listen, "127.0.0.1"))
-    monkeypatch.setattr(addresses, "_channel", lambda _: channel)
+    monkeypatch.setattr(addresses, "_channel", lambda *_: channel)
     try:
         yield
     finally:
