@@ -1,4 +1,7 @@
-"""The Serve application at ``/``, which lists several agents that are served below it."""
+"""The Serve application at ``/``, which lists several agents that are served below it.
+
+Where these are light (``isolation: shared``) it serves them as well, by one gateway for all.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +9,9 @@ from functools import partial
 
 from ray import serve
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
+from deployments.app import app_of, gateway_options
 from deployments.blueprint import Blueprint
 from deployments.cluster import A_LITTLE_CPU, close_replica
 from deployments.remote import RayBackend
@@ -14,6 +19,8 @@ from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
 from mesh.core.mesh_state import unready
 from mesh.http.agent_index import AgentEntry, index_app
+from mesh.http.landing_page import Links
+from mesh.http.root_path import BelowPaths
 from mesh.runtime.logs import set_up
 
 _STATUS_WITHIN_S = 2.0
@@ -27,13 +34,12 @@ def name_of(blueprints: Sequence[Blueprint]) -> str:
 
 
 def build(blueprints: Sequence[Blueprint]) -> serve.Application:
-    """Returns the application that lists these agents."""
+    """Returns the application that lists these agents, each of which is an application of its own."""
 
     def app_builder() -> Starlette:
         set_up()
         close_replica()
-        configs = [blueprint.config() for blueprint in blueprints]
-        return index_app([_entry(each) for each in blueprints], rules_of(configs), keys_of(configs))
+        return _index(blueprints, [each.agent for each in blueprints])
 
     @serve.deployment(
         name="Index",
@@ -52,8 +58,55 @@ def build(blueprints: Sequence[Blueprint]) -> serve.Application:
     return application
 
 
-def _entry(blueprint: Blueprint) -> AgentEntry:
-    unready = partial(_unready, RayBackend(blueprint), blueprint.agent)
+def build_shared(blueprints: Sequence[Blueprint], links: Sequence[Links]) -> serve.Application:
+    """Returns the application that lists these agents and serves each below its name."""
+    options = [gateway_options(blueprint.config()) for blueprint in blueprints]
+    application: serve.Application = SharedGateway.options(  # type: ignore[attr-defined]
+        num_replicas=max(each["num_replicas"] for each in options),
+        **{
+            bound: sum(each[bound] for each in options)
+            for bound in ("max_ongoing_requests", "max_queued_requests")
+        },
+    ).bind(blueprints, links)
+    return application
+
+
+@serve.deployment(
+    ray_actor_options={"num_cpus": A_LITTLE_CPU},
+    health_check_period_s=5,
+    graceful_shutdown_timeout_s=5,
+    logging_config={"enable_access_log": False},
+)
+@serve.ingress()
+class SharedGateway:
+    """The HTTP APIs of several agents, and the list of them."""
+
+    def __init__(self, blueprints: Sequence[Blueprint], links: Sequence[Links]) -> None:
+        set_up()
+        close_replica()
+        self._blueprints = blueprints
+        self._links = links
+
+    async def __serve_build_asgi_app__(self) -> ASGIApp:
+        """The application, as Serve asks for it: see `deployments.app.Gateway`."""
+        apps = {
+            f"/{blueprint.agent}": (await app_of(blueprint, links))[0]
+            for blueprint, links in zip(self._blueprints, self._links, strict=True)
+        }
+        application = name_of(self._blueprints)
+        index = await asyncio.to_thread(_index, self._blueprints, [application] * len(self._blueprints))
+        return BelowPaths(apps, index)
+
+
+def _index(blueprints: Sequence[Blueprint], applications: Sequence[str]) -> Starlette:
+    """The list of agents, each of which is in the application that stands in its place."""
+    configs = [blueprint.config() for blueprint in blueprints]
+    entries = [_entry(*each) for each in zip(blueprints, applications, strict=True)]
+    return index_app(entries, rules_of(configs), keys_of(configs))
+
+
+def _entry(blueprint: Blueprint, application: str) -> AgentEntry:
+    unready = partial(_unready, RayBackend(blueprint), application)
     return AgentEntry(blueprint.agent, blueprint.config().description, unready)
 
 

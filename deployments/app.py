@@ -87,10 +87,10 @@ class Gateway:
         """The application, as Serve asks for it. An app cannot be pickled, so each replica builds its own."""
         of = self._of
         if isinstance(of, Blueprint):
-            return (await _app(of, self._links))[0]
+            return (await app_of(of, self._links))[0]
         while (blueprint := await of.newest.remote(("", 0))) is None:
             _log.info("event=gateway_waits_for_agent")
-        newest = NewestApp(*await _app(blueprint, self._links))
+        newest = NewestApp(*await app_of(blueprint, self._links))
         self._following = asyncio.create_task(self._follow(of, blueprint, newest))
         return newest
 
@@ -102,7 +102,7 @@ class Gateway:
             try:
                 found: Blueprint | None = await caretaker.newest.remote(blueprint.edition)
                 if found is not None:
-                    await newest.replace(*await _app(found, self._links))
+                    await newest.replace(*await app_of(found, self._links))
                     blueprint = found
                     _log.info("event=gateway_renewed version=%s", blueprint.digest)
             except Exception as problem:  # noqa: BLE001 - whatever it is, the next version may be served
@@ -112,7 +112,7 @@ class Gateway:
                 delays = _ASKED_AGAIN.delays()
 
 
-async def _app(blueprint: Blueprint, links: Links) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
+async def app_of(blueprint: Blueprint, links: Links) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
     """The application of a blueprint, and what closes what it has opened. Raises `MeshError`."""
     # In a thread: it may wait for the store.
     config = await asyncio.to_thread(blueprint.config)
@@ -123,7 +123,7 @@ async def _app(blueprint: Blueprint, links: Links) -> tuple[ASGIApp, Callable[[]
     return app, backend.close
 
 
-def build(blueprint: Blueprint, *, links: Links = Links()) -> serve.Application:  # noqa: B008 - frozen
+def build(blueprint: Blueprint, links: Links) -> serve.Application:
     """The application that serves one version of an agent, whose actors somebody else keeps."""
     application: serve.Application = Gateway.options(**gateway_options(blueprint.config())).bind(  # type: ignore[attr-defined]
         blueprint, links

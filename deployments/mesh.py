@@ -249,12 +249,14 @@ class Mesh:
         dashboard = f"http://{self._dashboard}" if self._dashboard else ""
         # The web chat serves only the first agent.
         chats = [self._web, *("" for _ in self._agents[1:])]
-        built = [
-            app.build(agent.blueprint, links=Links(chat, dashboard))
-            for agent, chat in zip(self._agents, chats, strict=True)
-        ]
-        if not self._is_alone:
-            built.append(agent_index.build([agent.blueprint for agent in self._agents]))
+        links = [Links(chat, dashboard) for chat in chats]
+        blueprints = [agent.blueprint for agent in self._agents]
+        if self._share_gateway:
+            built = [agent_index.build_shared(blueprints, links)]
+        else:
+            built = [app.build(*each) for each in zip(blueprints, links, strict=True)]
+            if not self._is_alone:
+                built.append(agent_index.build(blueprints))
         with _edge_errors(self.logs):
             serve.run_many([RunTarget(a, *to) for a, to in zip(built, self._applications(), strict=True)])
 
@@ -262,10 +264,17 @@ class Mesh:
         """Returns the name of each Serve application, and the path below which it is served."""
         from deployments import agent_index
 
-        found = [(agent.name, agent.path) for agent in self._agents]
+        found = [] if self._share_gateway else [(agent.name, agent.path) for agent in self._agents]
         if not self._is_alone:
             found.append((agent_index.name_of([agent.blueprint for agent in self._agents]), "/"))
         return found
+
+    @property
+    def _share_gateway(self) -> bool:
+        """Whether one gateway serves all agents. Not on a cluster that was joined: there, each of them may be
+        replaced by another ``mesh up``, or ``mesh deploy``."""
+        are_light = all(agent.config.cluster.isolation == "shared" for agent in self._agents)
+        return self.is_ours and not self._is_alone and are_light
 
     def _await_answer(self, stop: threading.Event) -> None:
         """Waits until the edge answers: Serve reports that it runs a moment before its edge routes to it."""

@@ -1,11 +1,30 @@
-"""An agent that is served below a path, and not at ``/``.
+"""Agents that are served below a path, and not at ``/``.
 
 Routes, documents and errors know the path already (ASGI's ``root_path``). A ``Location`` does not: it is
 built from ids, by code that does not need to know where the agent is mounted.
 """
 
+from collections.abc import Mapping
+
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class BelowPaths:
+    """ASGI application: passes each request on to the one of the first part of its path (``/name``), or else
+    to the one at ``/``."""
+
+    def __init__(self, apps: Mapping[str, ASGIApp], at_root: ASGIApp) -> None:
+        self._apps = apps
+        self._at_root = at_root
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = "/" + scope.get("path", "").removeprefix("/").partition("/")[0]
+        app = self._apps.get(path)
+        if app is None:  # or an event of the process, in which none of ours does anything
+            await self._at_root(scope, receive, send)
+        else:
+            await app({**scope, "root_path": scope.get("root_path", "") + path}, receive, send)
 
 
 class RootPathInLocation:

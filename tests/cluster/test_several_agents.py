@@ -53,14 +53,18 @@ def keeper_of(ledger: Path, name: str) -> dict[str, Any]:
     return {**ledger_config(ledger, ledger.parent), "name": name, "data_dir": str(ledger.parent / "data")}
 
 
-@pytest.fixture(scope="module")
-def mesh(model: Model) -> Iterator[Several]:
-    """Two agents, ``left`` and ``right``, each with its ledger; one ``data_dir``."""
+@pytest.fixture(scope="module", params=["own", "shared"])
+def mesh(request: pytest.FixtureRequest, model: Model) -> Iterator[Several]:
+    """Two agents, ``left`` and ``right``, each with its ledger; one ``data_dir``. With gateways of their own,
+    or one for both."""
     with tempfile.TemporaryDirectory(prefix="mesh-test-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         configs = [keeper_of(folder / f"{name}.txt", name) for name in ("left", "right")]
-        mesh = Several(folder, configs, model.env)
+        light = {"cluster": {"isolation": request.param}}
+        mesh = Several(folder, [{**config, **light} for config in configs], model.env)
         with running(mesh):
+            gateways = len(mesh.find("ray::ServeReplica"))
+            assert gateways == {"own": 3, "shared": 1}[request.param]
             yield mesh
 
 
