@@ -176,8 +176,10 @@ def node_name(blueprint: Blueprint, path: str, replica: int) -> str:
 def mcp_session(blueprint: Blueprint, server: McpServer, replica: int) -> Any:
     """The handle of the session with a replica of an MCP server."""
     name = f"{_version(blueprint)}/mcp/{session_name(server, replica)}"
-    placed = partial(_on_machine, server.name, replica) if server.replicas > 1 else _anywhere
-    options = _requests(server.resources)
+    # Ray selects by labels only where it may choose the machine.
+    apart = _spread if server.labels else partial(_on_machine, server.name, replica)
+    placed = apart if server.replicas > 1 else _anywhere
+    options = {**_requests(server.resources), "label_selector": dict(server.labels) or None}
     return _handle(_MCP_SESSION, name, blueprint, placed, server.name, replica, **options)
 
 

@@ -117,8 +117,9 @@ class ServerOptions(ConfigSection):
     session, ``max_result_bytes`` one result. The server gets ``env``, and of the mesh's own environment only
     HOME, LOGNAME, PATH, SHELL, TERM and USER, which ``env`` may override. ``believe_checks``: what it says in
     ``_meta`` of its checks counts (`mesh.mcp.outcome_checks`). ``trust``: what it says there of the arguments
-    of its tools counts, by which rules about paths and commands hold (`mesh.mcp.meta`). ``previews`` are, by
-    the names of tools, the added arguments with which a call changes nothing and says what it would do.
+    of its tools counts, by which rules about paths and commands hold (`mesh.mcp.meta`). ``labels`` are those
+    of the machines on which its sessions may be, as Ray selects them. ``previews`` are, by the names of
+    tools, the added arguments with which a call changes nothing and says what it would do.
     """
 
     command: Text | None = None
@@ -132,6 +133,7 @@ class ServerOptions(ConfigSection):
     believe_checks: bool = False
     trust: bool = False
     resources: Resources = {}
+    labels: dict[Text, Text] = {}
     previews: dict[Text, dict[str, Any]] = {}
 
     @property

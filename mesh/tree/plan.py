@@ -179,9 +179,10 @@ def other_agents(config: Config) -> list[A2aAgent]:
 
 def likely_mistakes(config: Config) -> list[str]:
     """What is probably a mistake: placeholders that nothing can have set before they are read, agents that
-    are started without what they need, and maps that may have more items than may be started. Of
-    placeholders, agents that are called are left out: each caller brings a state and arguments of its own."""
-    found: list[str] = [*_without_arguments(config), *_too_wide(config)]
+    are started without what they need, maps that may have more items than may be started, and servers whose
+    files are on whichever machine. Of placeholders, agents that are called are left out: each caller brings a
+    state and arguments of its own."""
+    found: list[str] = [*_without_arguments(config), *_too_wide(config), *_without_machine(config)]
     if config.agent is not None:
         _unset(config, tree_of(config), ("agent",), frozenset(BUILT_IN), found)
     return found
@@ -199,6 +200,24 @@ def _without_arguments(config: Config) -> Iterator[str]:
                     f"{where}: {agent.name} needs {' and '.join(missing)}, and gets its task alone where it "
                     "is started with the tool spawn; where it is called, it gets all"
                 )
+
+
+def _without_machine(config: Config) -> Iterator[str]:
+    """Servers in a subprocess that may run on any machine, of an agent that is made for several."""
+    if config.store is None:
+        return
+    for index, server in enumerate(config.servers):
+        if server.command is None and server.python is None:
+            continue
+        if server.labels or server.resources:
+            continue
+        own = index - (config.mcp is not None)
+        where = config.location("mcp") if own < 0 else config.location("mcp_servers", own)
+        yield (
+            f"{where}: files that {server.name} writes stay on the machine where its session happens to be, "
+            "and it starts on another one without them if that is lost; if it writes any, say by labels or "
+            "resources where it is to be"
+        )
 
 
 def _too_wide(config: Config) -> Iterator[str]:

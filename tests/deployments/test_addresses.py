@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 PROGRAM = """
 import ray
@@ -34,3 +35,31 @@ def test_the_actors_of_each_of_several_agents_that_are_still_there_are_found_aga
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=False
     )
     assert (ended.returncode, ended.stdout.split()) == (0, ["hello", "hello"]), ended.stderr
+
+
+LABELS = """
+import ray
+from deployments import addresses
+from deployments.blueprint import blueprint_of
+from mesh.config.model import parse
+
+ray.init("local", include_dashboard=False, log_to_driver=False, namespace="mesh", labels={"disk": "ssd"})
+servers = ", ".join(
+    f"{{name: {disk}, command: mcp-resources, replicas: {replicas}, labels: {{disk: {disk}}}}}"
+    for disk, replicas in (("ssd", 2), ("none", 1))
+)
+config = parse(f"name: a\\nllm: {{model: offline}}\\nmcp_servers: [{servers}]", "a.yaml", {})
+blueprint = blueprint_of(config, one_machine=True)
+here, elsewhere = config.servers
+for replica in range(2):
+    ray.get(addresses.mcp_session(blueprint, here, replica).ready.remote())
+waiting = addresses.mcp_session(blueprint, elsewhere, 0).ready.remote()
+print(len(ray.wait([waiting], timeout=3)[0]))
+"""
+
+
+def test_a_session_is_on_a_machine_with_its_labels_and_waits_while_there_is_none(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LABELS], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
+    )
+    assert (ended.returncode, ended.stdout.split()) == (0, ["0"]), ended.stderr

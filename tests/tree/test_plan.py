@@ -169,3 +169,17 @@ def test_a_hint_names_the_file_the_line_and_the_key() -> None:
 
 def test_a_config_without_a_tree_has_no_hints() -> None:
     assert likely_mistakes(parse("prompt: 'As {JSON} in {braces}'\n", "agent.yaml", {})) == []
+
+
+def test_of_an_agent_for_several_machines_a_server_that_may_keep_files_anywhere_is_a_likely_mistake() -> None:
+    servers = """
+mcp: {command: mcp-resources}
+mcp_servers:
+  - {name: placed, command: mcp-resources, labels: {disk: ssd}}
+  - {name: bound, command: mcp-resources, resources: {files: 1}}
+  - {name: remote, url: "http://tools.example/mcp"}
+"""
+    text = f"name: a\nllm: {{model: offline}}\n{servers}"
+    (warning,) = likely_mistakes(parse(f"{text}store: postgres://db/x\n", "a.yaml", {}))
+    assert warning.startswith("a.yaml:4: mcp: files that mcp writes stay on the machine")
+    assert likely_mistakes(parse(text, "a.yaml", {})) == []
