@@ -61,13 +61,11 @@ def build(blueprints: Sequence[Blueprint]) -> serve.Application:
 def build_shared(blueprints: Sequence[Blueprint], links: Sequence[Links]) -> serve.Application:
     """Returns the application that lists these agents and serves each below its name."""
     options = [gateway_options(blueprint.config()) for blueprint in blueprints]
-    application: serve.Application = SharedGateway.options(  # type: ignore[attr-defined]
-        num_replicas=max(each["num_replicas"] for each in options),
-        **{
-            bound: sum(each[bound] for each in options)
-            for bound in ("max_ongoing_requests", "max_queued_requests")
-        },
-    ).bind(blueprints, links)
+    bounds = {
+        bound: sum(each[bound] for each in options)
+        for bound in ("max_ongoing_requests", "max_queued_requests")
+    }
+    application: serve.Application = SharedGateway.options(**bounds).bind(blueprints, links)  # type: ignore[attr-defined]
     return application
 
 

@@ -26,6 +26,8 @@ from mesh.net.backoff import Backoff
 from mesh.runtime.logs import fields, set_up
 from mesh.store.chosen import secret_of
 
+_MORE_AFTER_S, _FEWER_AFTER_S = 5.0, 120.0
+"""How long there have to be too many requests, or too few, before the number of gateways changes."""
 _ASKED_AGAIN = Backoff(first_s=0.5, longest_s=5.0)
 _log = logging.getLogger("mesh.gateway")
 
@@ -142,9 +144,19 @@ def agent(args: dict[str, Any]) -> serve.Application:
 
 def gateway_options(config: Config) -> dict[str, Any]:
     """The options of an agent's gateways in Serve."""
-    limits = config.limits
+    limits, gateways = config.limits, config.cluster.gateways
+    number: dict[str, Any] = {"num_replicas": gateways.min}
+    if gateways.min < gateways.max:
+        scale = {
+            "min_replicas": gateways.min,
+            "max_replicas": gateways.max,
+            "target_ongoing_requests": gateways.target,
+            "upscale_delay_s": _MORE_AFTER_S,
+            "downscale_delay_s": _FEWER_AFTER_S,
+        }
+        number = {"autoscaling_config": scale}
     return {
-        "num_replicas": config.cluster.gateways,
+        **number,
         # The gateway refuses by itself, as JSON, before Serve does (see Bounded).
         "max_ongoing_requests": 2 * limits.max_ongoing_requests,
         "max_queued_requests": limits.max_queued_requests,

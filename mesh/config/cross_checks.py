@@ -82,6 +82,7 @@ def cross_checks(data: Any) -> Iterator[Problem]:
     """Yields (location, what is wrong) for the keys of a whole config that do not go together."""
     config = _mapping(data)
     yield from _servers(config)
+    yield from _scales(_mapping(config.get("cluster")))
     yield from _repeated(_named(config.get("a2a"), ("a2a",)))
     yield from _card(_mapping(config.get("card")), has_auth=config.get("auth") is not None)
     yield from _tree(config)
@@ -98,6 +99,13 @@ def _servers(config: dict[str, Any]) -> Iterator[Problem]:
     yield from _repeated(names)
     for loc, server in _entries(config.get("mcp_servers"), ("mcp_servers",)):
         yield from _transport(loc, server)
+
+
+def _scales(cluster: dict[str, Any]) -> Iterator[Problem]:
+    scale = _mapping(cluster.get("gateways"))
+    least, most = scale.get("min", 1), scale.get("max")
+    if isinstance(least, int) and isinstance(most, int) and most < least:
+        yield ("cluster", "gateways", "max"), f"is less than min, {least}; expected {least} or more"
 
 
 def _transport(loc: Loc, server: dict[str, Any]) -> Iterator[Problem]:

@@ -507,13 +507,27 @@ class Auth(ConfigSection):
     keys_file: Directory
 
 
+class Scale(ConfigSection):
+    """As many processes as it takes, from ``min`` to ``max``, that each has ``target`` requests at a time. In
+    a config also a number, which is both."""
+
+    min: Annotated[int, Field(ge=1, le=1000)] = 1
+    max: Annotated[int, Field(ge=1, le=1000)]
+    target: Annotated[float, Field(gt=0, le=100_000)] = 100
+
+
+def _as_scale(value: Any) -> Any:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return {"min": value, "max": value} if is_number else value
+
+
 class Cluster(ConfigSection):
     """How many processes of each kind there are; of keepers, ``auto`` is one a machine. ``nodes`` is the
     number of replicas of an agent that has no ``agent:``. Actors that are made on first use (``replicas: 0``
     and older versions) leave after ``idle_timeout_s`` without work. ``isolation``: whether each node has a
     process of its own, or those that ask for nothing special share one."""
 
-    gateways: Annotated[int, Field(ge=1, le=1000)] = 1
+    gateways: Annotated[Scale, BeforeValidator(_as_scale)] = Scale(max=1)
     keepers: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = "auto"
     nodes: Annotated[int, Field(ge=1, le=1000)] = 1
     idle_timeout_s: Seconds = 300

@@ -82,18 +82,18 @@ class Deployed:
         return self.ledger.read_text().splitlines() if self.ledger.exists() else []
 
     @contextmanager
-    def asking_all_the_time(self) -> Iterator[list[int]]:
-        """The status of each answer to somebody who asks without a pause."""
+    def asking_all_the_time(self, message: str = "hello") -> Iterator[list[int]]:
+        """The status of each answer to people who ask without a pause."""
         statuses: list[int] = []
         stop = Event()
 
         def ask() -> None:
             with httpx.Client(base_url=self.url, timeout=60) as client:
                 while not stop.is_set():
-                    statuses.append(client.post("/conversations", json={"message": "hello"}).status_code)
+                    statuses.append(client.post("/conversations", json={"message": message}).status_code)
 
-        with ThreadPoolExecutor(2) as threads:
-            asking = [threads.submit(ask) for _ in range(2)]
+        with ThreadPoolExecutor(4) as threads:
+            asking = [threads.submit(ask) for _ in range(4)]
             try:
                 yield statuses
             finally:
@@ -240,6 +240,16 @@ def test_a_caretaker_that_dies_leaves_everything_as_it_is(deployed: Deployed) ->
     assert set(statuses) == {201}
     after = {each.pid for kind in ("KeeperActor", "NodeActor") for each in processes(kind, deployed)}
     assert before == after
+
+
+def test_more_gateways_serve_where_one_has_too_many_requests(deployed: Deployed) -> None:
+    gateways = {"min": 1, "max": 2, "target": 1}
+    deployed.deploy(cluster={"idle_timeout_s": 6, "gateways": gateways})
+    kind = "ServeReplica:ledger-agent:Gateway"
+    assert processes_are(deployed, kind, 1)
+    with deployed.asking_all_the_time("sleep 1") as statuses:
+        until(lambda: processes_are(deployed, kind, 2))
+    assert set(statuses) == {201}
 
 
 def test_what_is_taken_down_leaves_nothing_but_its_conversations(deployed: Deployed) -> None:

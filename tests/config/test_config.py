@@ -47,7 +47,7 @@ class TestDefaults:
         )
         assert (config.servers, config.a2a, config.agent) == ((), (), None)
         assert (config.limits.max_tool_iterations, config.limits.max_body_bytes) == (10, 1024 * 1024)
-        assert (config.cluster.gateways, config.cluster.keepers, config.cluster.nodes) == (1, "auto", 1)
+        assert (config.cluster.gateways.max, config.cluster.keepers, config.cluster.nodes) == (1, "auto", 1)
 
     @pytest.mark.parametrize(
         "path", sorted({*CONFIGS.glob("*.yaml")} - {CONFIGS / "web.yaml"}), ids=lambda path: path.name
@@ -521,3 +521,28 @@ class TestTheCard:
 
     def test_it_is_no_part_of_what_the_agent_is(self) -> None:
         assert read("name: x").digest == read("name: x\ncard: {url: 'https://x.example'}").digest
+
+
+@pytest.mark.parametrize(
+    ("gateways", "found"),
+    [("3", (3, 3, 100)), ("{max: 4}", (1, 4, 100)), ("{min: 2, max: 2, target: 0.5}", (2, 2, 0.5))],
+)
+def test_a_number_of_gateways_is_a_number_or_a_scale(gateways: str, found: tuple[float, ...]) -> None:
+    scale = read(f"cluster: {{gateways: {gateways}}}").cluster.gateways
+    assert (scale.min, scale.max, scale.target) == found
+
+
+@pytest.mark.parametrize(
+    ("gateways", "problem"),
+    [
+        ("0", "cluster.gateways.min: is too small; expected 1 or more"),
+        ("true", "cluster.gateways: is true or false; expected a mapping"),
+        ("{min: 5, max: 4}", "cluster.gateways.max: is less than min, 5; expected 5 or more"),
+        ("{min: 5}", "cluster.gateways.max: is missing"),
+        ("{max: 2, target: 0}", "cluster.gateways.target: is too small"),
+    ],
+)
+def test_a_scale_that_cannot_be_is_told(gateways: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        read(f"cluster: {{gateways: {gateways}}}")
+    assert problem in str(told.value)

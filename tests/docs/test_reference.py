@@ -33,6 +33,7 @@ from mesh.config.model import (
     PythonFile,
     Questions,
     RetentionOptions,
+    Scale,
     ServerOptions,
     Spawn,
     StoreOptions,
@@ -117,7 +118,7 @@ def test_a_table_of_the_config_has_its_keys_with_their_defaults(title: str) -> N
 
 
 def test_every_part_of_the_config_has_a_table() -> None:
-    pieces = {Budget, ExitCondition, ModelPrice, PythonFile, ServerOptions, Validator}
+    pieces = {Budget, ExitCondition, ModelPrice, PythonFile, Scale, ServerOptions, Validator}
     pieces |= {ConditionOptions, ExampleOptions, HintOptions, NodePolicyOptions}
     assert _parts(Config) - pieces <= set(SECTIONS.values())
 
