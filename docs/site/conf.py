@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).parents[2]
 GUIDE = (
     "run configure trees budgets check-answers approvals tools write-a-tool python-agents python "
-    "add-a-provider clients a2a events operate several-machines kubernetes troubleshoot"
+    "add-a-provider clients a2a events operate on-call several-machines kubernetes troubleshoot"
 )
 
 project = "mesh"

@@ -60,7 +60,7 @@ def test_each_command_of_a_document_prints_what_is_shown(document: Path, termina
                 terminal.needs(command)
                 is_started = True
                 continue
-            if "localhost:8080" in command and not is_started:
+            if any(f"{host}:8080" in command for host in ("localhost", "127.0.0.1")) and not is_started:
                 terminal.needs(USUAL)
                 is_started = True
             printed += terminal.type(shown.named(command))
