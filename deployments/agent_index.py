@@ -11,9 +11,9 @@ from ray import serve
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from deployments.app import app_of, gateway_options
+from deployments.app import GATEWAY, app_of, gateway_options
 from deployments.blueprint import Blueprint
-from deployments.cluster import A_LITTLE_CPU, close_replica
+from deployments.cluster import close_replica
 from deployments.remote import RayBackend
 from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
@@ -45,10 +45,7 @@ def build(blueprints: Sequence[Blueprint]) -> serve.Application:
         name="Index",
         max_ongoing_requests=_MAX_ONGOING,
         max_queued_requests=_MAX_ONGOING,
-        ray_actor_options={"num_cpus": A_LITTLE_CPU},
-        health_check_period_s=5,
-        graceful_shutdown_timeout_s=5,
-        logging_config={"enable_access_log": False},
+        **GATEWAY,
     )
     @serve.ingress(app_builder)
     class Index:
@@ -69,12 +66,7 @@ def build_shared(blueprints: Sequence[Blueprint], links: Sequence[Links]) -> ser
     return application
 
 
-@serve.deployment(
-    ray_actor_options={"num_cpus": A_LITTLE_CPU},
-    health_check_period_s=5,
-    graceful_shutdown_timeout_s=5,
-    logging_config={"enable_access_log": False},
-)
+@serve.deployment(**GATEWAY)
 @serve.ingress()
 class SharedGateway:
     """The HTTP APIs of several agents, and the list of them."""

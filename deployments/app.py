@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deployments.blueprint import Blueprint
 from deployments.caretaker import Caretaker
-from deployments.cluster import A_LITTLE_CPU, close_replica
+from deployments.cluster import close_replica
 from deployments.remote import RayBackend
 from mesh.config.model import Config
 from mesh.gateway.app import http_app
@@ -26,6 +26,13 @@ from mesh.net.backoff import Backoff
 from mesh.runtime.logs import fields, set_up
 from mesh.store.chosen import secret_of
 
+GATEWAY: dict[str, Any] = {
+    "ray_actor_options": {"num_cpus": A_LITTLE_CPU},
+    "health_check_period_s": 5,
+    "graceful_shutdown_timeout_s": 5,
+    "logging_config": {"enable_access_log": False},
+}
+"""What all gateways have in common, as options of Serve."""
 _MORE_AFTER_S, _FEWER_AFTER_S = 5.0, 120.0
 """How long there have to be too many requests, or too few, before the number of gateways changes."""
 _ASKED_AGAIN = Backoff(first_s=0.5, longest_s=5.0)
@@ -68,12 +75,7 @@ class _InUse:
         self.requests = 0
 
 
-@serve.deployment(
-    ray_actor_options={"num_cpus": A_LITTLE_CPU},
-    health_check_period_s=5,
-    graceful_shutdown_timeout_s=5,
-    logging_config={"enable_access_log": False},
-)
+@serve.deployment(**GATEWAY)
 @serve.ingress()
 class Gateway:
     """The HTTP API of one agent, by a blueprint that stays or by the newest one of its caretaker."""

@@ -15,12 +15,22 @@ from mesh.config.model import Config
 from mesh.core.events import Preview, ToolCall, ToolResult
 from mesh.core.verdict import Verdict
 from mesh.llm.routing import provider_for
+from mesh.mcp.port import ToolSession
 from mesh.policy.grants import Grant
 from mesh.store.chosen import store_of
 from mesh.tree.build import Environment, build_node, reach
 from mesh.tree.plan import PlannedNode, all_nodes
 from mesh.tree.ready_node import ReadyNode
-from mesh.tree.turn import AbandonedTask, Activation, Hearing, News, PassInput, PassOutput, UnsettledCall
+from mesh.tree.turn import (
+    AbandonedTask,
+    Activation,
+    Hearing,
+    News,
+    PassInput,
+    PassOutput,
+    Recorder,
+    UnsettledCall,
+)
 
 
 class NodeActor(Actor):
@@ -34,7 +44,12 @@ class NodeActor(Actor):
         self._stays = all(blueprint.nodes[path].replicas > 0 for path in paths)
         self._idle = Idle(blueprint.idle_timeout_s, leaves=blueprint.leaves or not self._stays)
         planned = {each.path: each for each in all_nodes(config)}
-        self._nodes = {path: _Node(blueprint, config, planned[path], self._idle) for path in paths}
+        # What nodes of one process share: each has connections of its own, to the store among others.
+        sessions = [as_one(replicas_of(blueprint, server, server.timeout_s)) for server in config.servers]
+        recorder = RemoteRecorder(blueprint, store_of(config, blueprint.data_dir).shards)
+        self._nodes = {
+            path: _Node(blueprint, config, planned[path], sessions, recorder, self._idle) for path in paths
+        }
         self._serve_each(NODE, self._nodes, blueprint)
 
     async def ready(self) -> None:
@@ -54,8 +69,15 @@ class NodeActor(Actor):
 class _Node:
     """A `NodeService`. ``idle`` is told of each use."""
 
-    def __init__(self, blueprint: Blueprint, config: Config, planned: PlannedNode, idle: Idle) -> None:
-        sessions = [as_one(replicas_of(blueprint, server, server.timeout_s)) for server in config.servers]
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        config: Config,
+        planned: PlannedNode,
+        sessions: Sequence[ToolSession],
+        recorder: Recorder,
+        idle: Idle,
+    ) -> None:
         children: list[RemoteNode] = []
 
         def child(path: str) -> RemoteNode:
@@ -63,7 +85,6 @@ class _Node:
             return children[-1]
 
         environment = Environment(sessions, provider_for, reach, child)
-        recorder = RemoteRecorder(blueprint, store_of(config, blueprint.data_dir).shards)
         self._node = ReadyNode(build_node(config, planned, environment), recorder)
         self._node.begin()
         self._finding = [asyncio.create_task(child.find()) for child in children]
