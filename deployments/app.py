@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deployments.blueprint import Blueprint
 from deployments.caretaker import Caretaker
-from deployments.cluster import close_replica
+from deployments.cluster import A_LITTLE_CPU, close_replica
 from deployments.remote import RayBackend
 from mesh.config.model import Config
 from mesh.gateway.app import http_app
