@@ -234,6 +234,7 @@ class Caretaker:
         await self._until_ready(agent)
         if config.promote == "manual" and not agent.has_shards:
             await self._until_promoted(agent)
+            await self._until_ready(agent)  # once more: it may have stood by for days
         await self._tried(agent.make_keepers)
         await self._until_ready(agent)
         self._publish(agent.blueprint)

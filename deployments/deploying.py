@@ -93,6 +93,10 @@ def promote(names: Sequence[str], console: Console, *, within_s: float) -> None:
             if not (progress.stands_by or progress.is_in_force):
                 raise MeshError(f"{name} cannot be promoted yet: it waits for {_waits_for(progress)}")
             progress = _settled(name, progress.deployment, console, deadline, within_s)
+            if not progress.is_in_force:  # its caretaker has died before it was done, and knows nothing of it
+                raise NotInForce(
+                    f"{name} stands by again, as its caretaker was started anew; promote it again"
+                )
             console.print(
                 f"[bold green]in force[/]: [bold]{name}[/], version {progress.digest}", highlight=False
             )

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mesh.config.files import FileText
 from mesh.config.model import Config, parse
@@ -92,10 +92,31 @@ class FileVersions:
         )
 
 
+class AnyVariable(dict[str, str]):
+    """An environment in which every variable is set: one that is not, to its own name. For who looks at how a
+    version is made, and runs nothing of it."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> str:
+        return f"${{{name}}}"
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name]
+
+
 async def kept_config(versions: Versions, digest: str, env: Mapping[str, str]) -> Config:
-    """The config of a version. Raises `ConfigError` if it is not known any more, or lacks variables."""
-    kept = await versions.kept(digest)
-    return parse(kept.source, kept.origin, env, kept.files)
+    """The config of a version. Raises `ConfigError` if it is not known any more, is damaged, or lacks
+    variables; and `JournalError`."""
+    try:
+        kept = await versions.kept(digest)
+    except (OSError, ValueError, TypeError) as problem:  # of files that somebody has changed
+        raise ConfigError([f"version {digest} cannot be read: {type(problem).__name__}: {problem}"]) from None
+    config = parse(kept.source, kept.origin, env, kept.files)
+    if config.digest != digest:
+        raise ConfigError([f"version {digest} is kept with another text: that of {config.digest}"])
+    return config
 
 
 def origin_of(digest: str) -> str:

@@ -18,8 +18,10 @@ class AgentVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 class AgentVersions(msgspec.Struct, frozen=True):
     """The versions of an agent: the newest first, then those with the most conversations. Where
-    ``incomplete``, the conversations of keepers that did not answer are missing."""
+    ``incomplete``, the conversations of keepers that did not answer are missing. Of ``unknown`` ones it is
+    not known which version they are on: the release before has written them last."""
 
     agent: str
     versions: Sequence[AgentVersion]
     incomplete: bool = False
+    unknown: int = 0

@@ -737,6 +737,11 @@ class Paused(Event, frozen=True):
     by: str = ""
 
     @property
+    def is_move(self) -> bool:
+        """Whether the turn was paused already, and was moved to another version."""
+        return self.digest != ""
+
+    @property
     def key(self) -> str:
         return f"{self.turn}|Paused|{self.run}" + (f"|{self.seq}|{self.digest}" if self.digest else "")
 

@@ -17,6 +17,8 @@ def lines_of(found: AgentVersions) -> Iterator[str]:
         yield f"  {which} {_conversations(each.conversations)}; {_runs(each)}"
         for problem in (each.problems or ())[:_MOST_PROBLEMS]:
             yield f"      {one_line(problem, _WIDE)}"
+    if found.unknown:
+        yield f"of {found.unknown} more it is not known: the release before has written them last"
     if found.incomplete:
         yield "some keepers are silent: their conversations are missing here"
 

@@ -46,11 +46,11 @@ class VersionRoutes:
     async def _list(self, request: Request) -> Response:
         shards, are_all = await self._backend.ask_reachable(CountVersions())
         counts = {self._config.digest: Counter[str](), **_added(shards)}
-        counts.pop("", None)  # of which it is not known: the release before wrote them last
+        unknown = counts.pop("", Counter[str]()).total()
         order = sorted(counts, key=lambda digest: (digest != self._config.digest, -counts[digest].total()))
         checked = {digest: await self._problems(digest) for digest in order[:_MOST_CHECKED]}
         found = [self._version(digest, counts[digest], checked.get(digest)) for digest in order]
-        return json_response(AgentVersions(self._config.name, found, incomplete=not are_all))
+        return json_response(AgentVersions(self._config.name, found, not are_all, unknown))
 
     def _version(
         self, digest: str, conversations: Mapping[str, int], problems: list[str] | None

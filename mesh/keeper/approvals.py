@@ -68,6 +68,7 @@ class Approvals:
         # Checking may wait for a tool's schema, and another decision may win meanwhile. Then everything is
         # checked anew: what is not pending any more is dropped, or refused with a clear reason.
         while decisions := _still_wanted(loaded.conversation, request.decisions):
+            version = loaded.conversation.digest  # by which it is checked what may be decided
             asked = [_asked(loaded.conversation, each.uuid) for each in decisions]
             resolved = [
                 await self._resolution(loaded.conversation, *pair, request.caller)
@@ -76,7 +77,7 @@ class Approvals:
             # One event is enough to recognize a repetition of the request by its Idempotency-Key.
             key, body_hash = request.caller.idempotency_key, request.caller.body_hash
             resolved[0] = msgspec.structs.replace(resolved[0], idempotency_key=key, body_hash=body_hash)
-            if await self._resolve(loaded, asked, resolved, request.caller.token):
+            if await self._resolve(loaded, asked, resolved, version, request.caller.token):
                 return
 
     async def preview(self, loaded: LoadedConversation, uuid: str, offset: int) -> Preview:
@@ -165,13 +166,15 @@ class Approvals:
         loaded: LoadedConversation,
         asked: Sequence[ApprovalRequired],
         resolved: Sequence[ApprovalResolved],
+        version: str,
         token: str = "",
     ) -> bool:
-        """Journals decisions if all of these approvals are still pending, and hands them down the pass that
-        runs. False if another decision won. From then on the turn acts for whoever has this ``token``."""
+        """Journals decisions if all of these approvals are still pending in this version, and hands them down
+        the pass that runs. False if another decision won. From then on the turn acts for whoever has this
+        ``token``."""
         # `only_if` is asked under the lock of the conversation's appends: of two decisions only one finds the
         # approval pending.
-        won = await loaded.append(resolved, only_if=lambda: _are_pending(loaded.conversation, asked))
+        won = await loaded.append(resolved, only_if=lambda: _are_pending(loaded.conversation, asked, version))
         if won:
             failpoint("approval.resolved")
             loaded.token = token or loaded.token
@@ -205,11 +208,12 @@ class Approvals:
 
     async def _approve_covered(self, loaded: LoadedConversation, waiting: Sequence[ApprovalRequired]) -> None:
         for asked in waiting:
+            version = loaded.conversation.digest
             if await self._grants.cover(loaded.conversation, asked):
                 granted = ApprovalResolved(
                     turn=asked.turn, step=asked.step, uuid=asked.uuid, choice="approve", by=GRANTED
                 )
-                await self._resolve(loaded, [asked], [granted])
+                await self._resolve(loaded, [asked], [granted], version)
 
     async def _expire(self, conversation_id: str) -> None:
         """Rejects the approvals of a conversation whose time has run out."""
@@ -228,7 +232,7 @@ class Approvals:
                     by="mesh",
                     reason=f"nobody decided before {deadline} (approval_timeout_s)",
                 )
-                await self._resolve(loaded, [asked], [resolved])
+                await self._resolve(loaded, [asked], [resolved], loaded.conversation.digest)
         self.expire_at(conversation_id, loaded.conversation.first_deadline)
 
 
@@ -236,8 +240,9 @@ def _still_wanted(conversation: Conversation, decisions: Sequence[Decision]) -> 
     return [each for each in decisions if not each.if_pending or conversation.pending_approval(each.uuid)]
 
 
-def _are_pending(conversation: Conversation, asked: Sequence[ApprovalRequired]) -> bool:
-    return all(conversation.pending_approval(each.uuid) == each for each in asked)
+def _are_pending(conversation: Conversation, asked: Sequence[ApprovalRequired], version: str) -> bool:
+    is_moved = conversation.digest != version
+    return not is_moved and all(conversation.pending_approval(each.uuid) == each for each in asked)
 
 
 def _asked(conversation: Conversation, uuid: str) -> ApprovalRequired:

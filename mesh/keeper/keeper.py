@@ -113,7 +113,7 @@ from mesh.keeper.retention import Retention, RetentionDays
 from mesh.keeper.shard import Shard
 from mesh.keeper.store_losses import AcknowledgedEnds
 from mesh.keeper.transfer import exported_lines, imported_events
-from mesh.keeper.version_moves import NodesOf, VersionMoves
+from mesh.keeper.version_moves import BondsOf, VersionMoves
 from mesh.metrics.meters import Meters
 from mesh.metrics.of_events import note_events
 from mesh.metrics.table import APPEND_SECONDS
@@ -183,7 +183,7 @@ class Keeper:
         push: PushNotifications,
         book: GrantBook,
         denial: Callable[[PolicyCall, str, int, str], Awaitable[Verdict | None]],
-        nodes_of: NodesOf,
+        bonds_of: BondsOf,
         on_fenced: Callable[[], None] = lambda: None,
         listing: Listing | None = None,
         recovering: asyncio.Semaphore | None = None,
@@ -227,7 +227,7 @@ class Keeper:
             settings.startable,
             settings.intervene,
         )
-        self._moves = VersionMoves(settings.digest, nodes_of)
+        self._moves = VersionMoves(settings.digest, bonds_of)
         self._retention = Retention(self._shard.listing, settings.retention, self._delete_old)
         self._recovery = Recovery(
             self._shard,
@@ -588,7 +588,10 @@ class Keeper:
         if request.watched:
             loaded.audience.expect(conversation.seq)
         settings = self._settings
-        is_moved = conversation.digest != settings.digest and not settings.pins_versions
+        is_older = conversation.digest != settings.digest and not settings.pins_versions
+        # What was imported belongs to this version, and has the nodes of another one.
+        is_foreign = bool(conversation.imported_at) and conversation.agents.nodes != settings.nodes
+        is_moved = is_older or (is_foreign and conversation.digest == settings.digest)
         loaded.hold(
             UserMessage(
                 time=now(),

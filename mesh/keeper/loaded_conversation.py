@@ -760,7 +760,7 @@ class LoadedConversation:
         numbered: list[AnyEvent] = []
         keys: set[str] = set()
         for event in (*((self.held_message,) if self.held_message else ()), *events):
-            if isinstance(event, Paused) and self._has_news(events):
+            if isinstance(event, Paused) and not event.is_move and self._has_news(events):
                 continue  # the turn does not pause: another pass follows, for what came while this one ended
             if isinstance(event, Live):
                 numbered.append(event)

@@ -72,7 +72,9 @@ def _without_grant(event: AnyEvent) -> AnyEvent:
 
 def _without_version(event: AnyEvent) -> AnyEvent:
     """All of it becomes part of one version of the agent here."""
-    if isinstance(event, UserMessage | Paused):
+    if isinstance(event, Paused):
+        return msgspec.structs.replace(event, digest="", nodes={}, by="")
+    if isinstance(event, UserMessage):
         return msgspec.structs.replace(event, digest="", nodes={})
     if isinstance(event, Completed | Error):
         return msgspec.structs.replace(event, digest="")

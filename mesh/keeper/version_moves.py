@@ -1,29 +1,34 @@
 """Moves conversations that wait for a person to another version of the agent: the next pass is one over the
 tree of that version, with all that is journaled.
 
-Whoever waits has to be there: each node that asks a person, and all that are around it, by path, name and
-type. What the other nodes have done is taken from the journal, whatever they are called by now.
+What is open has to be there as it was (`mesh.tree.version_bonds`): each node that waits for a person, or
+that a person has paused, and all that are around it. What has ended is taken from the journal, whatever it is
+called by now. So nobody's decision counts for something else than they were asked about.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from mesh.core.conversation import Conversation
 from mesh.core.errors import ConfigError, Conflict
-from mesh.core.events import NodeInfo, Paused
+from mesh.core.events import Paused
 from mesh.core.places import Place
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.requests import MoveToVersion
+from mesh.tree.version_bonds import NodeBond, broken_bonds
 
-NodesOf = Callable[[str], Awaitable[dict[str, NodeInfo]]]
-"""From a version to its nodes, by node path. Raises `ConfigError` if it cannot run here."""
+Bonds = Mapping[str, NodeBond]
+"""By node path."""
+BondsOf = Callable[[str, bool], Awaitable[Bonds]]
+"""From a version to what is bound of its nodes. Raises `ConfigError` if it is not known any more; with True
+also if it cannot run here."""
 
 
 class VersionMoves:
     """The moves of a keeper, whose agent is of the version ``newest``."""
 
-    def __init__(self, newest: str, nodes_of: NodesOf) -> None:
+    def __init__(self, newest: str, bonds_of: BondsOf) -> None:
         self._newest = newest
-        self._nodes_of = nodes_of
+        self._bonds_of = bonds_of
 
     async def move(self, loaded: LoadedConversation, request: MoveToVersion) -> None:
         """Moves a conversation. Raises `Conflict` if it cannot be moved."""
@@ -38,18 +43,24 @@ class VersionMoves:
             return True
         if not conversation.is_waiting or loaded.needs_pass:
             raise Conflict(f"conversation {conversation.id} {_why_not_waiting(conversation)}")
+        if version not in (self._newest, conversation.first_digest):
+            # Any other may ask less than the newest one.
+            raise Conflict(
+                f"version {version} is neither the newest, {self._newest}, nor the one with which "
+                f"conversation {conversation.id} began"
+            )
         try:
-            # From the journal, if it has them: a version that cannot run here any more can be left.
-            before = conversation.agents.nodes or await self._nodes_of(conversation.digest)
-            after = await self._nodes_of(version)
+            # One that cannot run here any more can be left.
+            before = await self._bonds_of(conversation.digest, False)
+            after = await self._bonds_of(version, True)
         except ConfigError as problem:
             raise Conflict(str(problem)) from None
-        places = (asked.place for asked in conversation.pending)
-        if missing := next(_not_there(places, before, after), ""):
-            raise Conflict(f"{missing} in version {version}")
+        if problem_of_move := next(_problems(conversation, before, after), ""):
+            raise Conflict(f"{problem_of_move} in version {version}")
         if request.is_trial:
             return True
-        moved = Paused(turn=conversation.turn, run=0, digest=version, nodes=after, by=request.by)
+        nodes = {path: bond.info for path, bond in after.items()}
+        moved = Paused(turn=conversation.turn, run=0, digest=version, nodes=nodes, by=request.by)
         return await loaded.append([moved], only_if=lambda: loaded.conversation.seq == seq)
 
 
@@ -59,16 +70,25 @@ def _why_not_waiting(conversation: Conversation) -> str:
     return "waits for nobody: its next turn begins with the newest version, unless the config pins versions"
 
 
-def _not_there(
-    places: Iterable[Place], before: Mapping[str, NodeInfo], after: Mapping[str, NodeInfo]
-) -> Iterator[str]:
-    """Yields the nodes at places, and those around them, that another version has not as they were."""
-    paths = dict.fromkeys(each.path for place in places for each in (place, *place.enclosing))
-    for path in paths:
-        was, is_now = before.get(path), after.get(path)
-        if was is None:
-            yield f"nobody knows which node {path} was"
-        elif is_now is None:
-            yield f"{was.kind} node {was.name} ({path}) is not there"
-        elif (was.name, was.kind) != (is_now.name, is_now.kind):
-            yield f"{was.kind} node {was.name} ({path}) is {is_now.kind} node {is_now.name}"
+def _problems(conversation: Conversation, before: Bonds, after: Bonds) -> Iterator[str]:
+    """Yields what keeps a conversation from another version."""
+    for path in dict.fromkeys(place.path for place in _open_places(conversation)):
+        if path in before:
+            yield from broken_bonds(path, before[path], after.get(path))
+        else:
+            yield f"nobody knows which node {path} was, which may be another one"
+    for asked in conversation.pending:
+        path = asked.place.path
+        if asked.tool_name in after[path].names_of_calls() - before[path].names_of_calls():
+            yield f"{asked.tool_name}, about which a person is asked, is another thing"
+
+
+def _open_places(conversation: Conversation) -> Iterator[Place]:
+    """The places of nodes that have not ended, as far as something is journaled there."""
+    places = [event.place for event in conversation.outcomes]
+    places += [asked.place for asked in conversation.pending]
+    places += [Place(agent.place) for agent in conversation.agents.held]
+    for place in dict.fromkeys(places):
+        if not conversation.has_ended(place):
+            yield place
+            yield from place.enclosing

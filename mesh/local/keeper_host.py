@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec.structs import replace
 
 from mesh.config.files import FileText
-from mesh.config.kept_versions import Versions, kept_config
+from mesh.config.kept_versions import AnyVariable, Versions, kept_config
 from mesh.config.model import Config
 from mesh.core.errors import JournalError, MeshError, NotHeld, StaleEpoch, StoreAway, Unavailable
-from mesh.core.events import NEWS_ACTIONS, AnyEvent, NodeInfo
+from mesh.core.events import NEWS_ACTIONS, AnyEvent
 from mesh.core.ids import shard_of
 from mesh.journal.shards import (
     ANSWERS_FOR,
@@ -58,6 +58,7 @@ from mesh.tree.configured_limits import limits_by_path, priced_models
 from mesh.tree.gate import NewestPolicy
 from mesh.tree.plan import infos_of_nodes, startable_agents, tree_of
 from mesh.tree.turn import Tree
+from mesh.tree.version_bonds import NodeBond, bonds_of
 
 if TYPE_CHECKING:
     from mesh.tracing.exporter import SpanExporter
@@ -519,7 +520,7 @@ class KeeperHost:
             push,
             store.grants,
             self._denial,
-            self._nodes_of,
+            self._bonds_of,
             on_fenced,
             store.listing(number),
             self._recovering,
@@ -529,11 +530,12 @@ class KeeperHost:
         )
         return OpenShard(keeper, push)
 
-    async def _nodes_of(self, version: str) -> dict[str, NodeInfo]:
-        """The nodes of a version of the agent. Raises `ConfigError` if it cannot run here."""
+    async def _bonds_of(self, version: str, must_run: bool) -> dict[str, NodeBond]:
+        """See `mesh.keeper.version_moves.BondsOf`."""
         if version == self._config.digest:
-            return infos_of_nodes(self._config)
-        return infos_of_nodes(await kept_config(self._store.versions, version, os.environ))
+            return bonds_of(self._config)
+        env = os.environ if must_run else AnyVariable(os.environ)
+        return bonds_of(await kept_config(self._store.versions, version, env))
 
     def _webhooks(self) -> int:
         """How many webhooks there are in this process."""

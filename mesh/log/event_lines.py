@@ -27,6 +27,7 @@ from mesh.core.events import (
     LlmLost,
     LlmReserved,
     NodeCompleted,
+    Paused,
     StoreWentBack,
     ToolCall,
     ToolIntent,
@@ -123,7 +124,7 @@ class EventLines:
                 yield self._approval_resolved(event)
             case Completed() | Error():
                 yield from self._turn_ended(event)
-            case ConversationCompleted() | StoreWentBack():
+            case ConversationCompleted() | StoreWentBack() | Paused(is_move=True):
                 yield _about_conversation(event)
             case _:
                 pass
@@ -317,10 +318,15 @@ def _rule(name: str) -> str:
     return f"rule {short_name(name)}" if name and name != "default" else ""
 
 
-def _about_conversation(event: ConversationCompleted | StoreWentBack) -> LogLine:
-    if isinstance(event, StoreWentBack):
-        return LogLine(event.message, "wrong", clock(event.time))
-    return LogLine("The conversation is complete.", "quiet", clock(event.time))
+def _about_conversation(event: ConversationCompleted | StoreWentBack | Paused) -> LogLine:
+    match event:
+        case StoreWentBack():
+            return LogLine(event.message, "wrong", clock(event.time))
+        case Paused():
+            by = f" by {short_name(event.by)}" if event.by else ""
+            return LogLine(f"moved to version {short_name(event.digest)}{by}", "quiet", clock(event.time))
+        case ConversationCompleted():
+            return LogLine("The conversation is complete.", "quiet", clock(event.time))
 
 
 def _in_spite_of(event: Completed | NodeCompleted | ToolResult) -> str:

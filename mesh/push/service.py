@@ -226,9 +226,9 @@ class PushNotifications:
 
 def _may_notify(event: AnyEvent) -> bool:
     """Returns whether there may be notifications about an event. Cheaper than to render them."""
-    return isinstance(event, Completed | Error | Paused) or (
-        isinstance(event, ToolResult) and bool(event.artifacts)
-    )
+    if isinstance(event, Paused):
+        return not event.is_move
+    return isinstance(event, Completed | Error) or (isinstance(event, ToolResult) and bool(event.artifacts))
 
 
 def _check(webhook: Webhook, named: Collection[str]) -> None:

@@ -1,11 +1,16 @@
 """What an agent needs of the machine that runs it: programs, keys in the environment, a sandbox."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from mesh.config.model import Config
 from mesh.core.errors import ConfigError
+
+_KNOWN_FOR_S = 30.0
+_python_refused = ("", float("-inf"))
+"""Why no code can be run here, and until when that is believed."""
 
 
 def unmet_needs(config: Config, env: Mapping[str, str]) -> Iterator[str]:
@@ -37,6 +42,15 @@ def refused_python(config: Config) -> Iterator[str]:
 
 
 def _why_no_python() -> str:
+    # It takes a while to find out, and is asked about many versions at once.
+    global _python_refused  # noqa: PLW0603 - of this machine, whoever asks
+    known, until = _python_refused
+    if time.monotonic() > until:
+        _python_refused = known, _ = _python_proof(), time.monotonic() + _KNOWN_FOR_S
+    return known
+
+
+def _python_proof() -> str:
     from mesh.python.proven import why_refused
 
     # In a thread, because an event loop may run in this one.

@@ -104,6 +104,6 @@ def test_the_command_lists_versions_and_moves_what_can_be_moved() -> None:
 
         unknown = CliRunner().invoke(command, ["versions", "move", newest, "0" * 12, "--url", live.url])
         assert unknown.exit_code == 1
-        assert f"{ids[0]} stays: " in unknown.stdout and "is not known here any more" in unknown.stdout
+        assert f"{ids[1]} stays: " in unknown.stdout and "is neither the newest" in unknown.stdout
         bad = CliRunner().invoke(command, ["versions", "move", newest, "NEW", "--url", live.url])
         assert bad.exit_code == 1 and "GET /versions" in bad.stderr

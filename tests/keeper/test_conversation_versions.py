@@ -196,7 +196,7 @@ class TestMove:
             assert "waits for nobody: its next turn begins with the newest" in body["error"]
             status, body = await world.ask(MoveToVersion(waits["conversation"]["id"], "0" * 12))
             assert status == 409
-            assert "version 000000000000 of agent test is not known" in body["error"]
+            assert "version 000000000000 is neither the newest" in body["error"]
             status, _ = await world.ask(MoveToVersion(new_id()))
             assert status == 404
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mesh.a2a.server.notifications import notifications
-from mesh.config.kept_versions import MemoryVersions, kept_config
+from mesh.config.kept_versions import AnyVariable, MemoryVersions, kept_config
 from mesh.config.model import parse
 from mesh.core.approvals import Decision
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
@@ -19,7 +19,6 @@ from mesh.core.events import (
     AnyEvent,
     Event,
     LlmCall,
-    NodeInfo,
     Preview,
     ToolCall,
     ToolResult,
@@ -73,6 +72,7 @@ from mesh.tree.turn import (
     StartReply,
     UnsettledCall,
 )
+from mesh.tree.version_bonds import NodeBond, bonds_of
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -251,13 +251,14 @@ class WorldMesh:
             push,
             self.grant_book,
             newest,
-            self._nodes_of,
+            self._bonds_of,
             fenced,
             tracer=self.tracer,
         )
 
-    async def _nodes_of(self, version: str) -> dict[str, NodeInfo]:
-        return infos_of_nodes(await kept_config(self.versions, version, os.environ))
+    async def _bonds_of(self, version: str, must_run: bool) -> dict[str, NodeBond]:
+        env = os.environ if must_run else AnyVariable(os.environ)
+        return bonds_of(await kept_config(self.versions, version, env))
 
     async def upgrade(self, config: str, **settings: Any) -> None:
         """Another version of the agent takes over."""

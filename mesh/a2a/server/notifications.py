@@ -37,7 +37,7 @@ def notifications(
         updates = list(turn_updates.of_event(event))
         if event.seq <= after:
             continue
-        if isinstance(event, Paused) and conversation.is_waiting:
+        if _asks_anew(event, conversation):
             updates.append(turn_updates.paused(view(conversation)))
         bodies = _stream_responses(updates) if version == "1.0" else _tasks_0_3(conversation, event)
         if bodies:
@@ -49,15 +49,18 @@ def _stream_responses(updates: Iterable[Update]) -> list[bytes]:
 
 
 def _tasks_0_3(conversation: Conversation, event: AnyEvent) -> list[bytes]:
-    if not isinstance(event, Completed | Error) and not (
-        isinstance(event, Paused) and conversation.is_waiting
-    ):
+    if not isinstance(event, Completed | Error) and not _asks_anew(event, conversation):
         return []
     # Imported here because it takes half a second, which only users of 0.3 need to spend.
     from a2a.compat.v0_3.conversions import to_compat_task
 
     task = to_compat_task(task_of(view(conversation)))
     return [_json(task.model_dump(mode="json", by_alias=True, exclude_none=True))]
+
+
+def _asks_anew(event: AnyEvent, conversation: Conversation) -> bool:
+    """Whether the turn has come to ask a person; not where what asks was moved to another version."""
+    return isinstance(event, Paused) and not event.is_move and conversation.is_waiting
 
 
 def _json(body: Any) -> bytes:

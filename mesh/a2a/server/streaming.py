@@ -78,7 +78,7 @@ class UpdateStream:
                     yield update
                 if isinstance(event, Completed | Error):
                     return
-                if isinstance(event, Paused):
+                if isinstance(event, Paused) and not event.is_move:
                     now = await self._show(watch.id)
                     if now.turn is None or now.turn.number != turn or now.turn.state not in WAITS:
                         continue  # somebody decided meanwhile: the turn goes on

@@ -3,6 +3,9 @@
 --
 -- Generated, so that the release before goes on writing entries: the version of one that it moves is not known until
 -- this release moves it.
+-- At once, and not when rows are locked already: an append that waits for one of those would wait for ever. Appends of
+-- the release before wait meanwhile, for about a minute a million conversations.
+lock table {schema}.conversation in access exclusive mode;
 update {schema}.conversation c
     set entry = left(c.entry, -1) || ',"version":"' || substring(e.line from '"digest":"([0-9a-f]*)"') || '"}'
     from {schema}.event e
