@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from urllib.parse import quote, urlsplit
 
+import psycopg
 import pytest
 
 from mesh.core.errors import (
@@ -22,6 +23,7 @@ from mesh.core.events import AnyEvent, ApprovalRequired, Paused, UserMessage
 from mesh.core.ids import new_id
 from mesh.push.webhook import Webhook
 from mesh.store.postgres import database, event_rows, grant_rows
+from mesh.store.postgres import migrate as migrate_module
 from mesh.store.postgres.database import Database
 from mesh.store.postgres.migrate import migrate, migrations
 from mesh.store.postgres.postgres_store import PostgresStore
@@ -638,3 +640,46 @@ async def test_what_the_release_before_listed_has_the_version_on_which_it_began(
     assert await migrate(url, NAMESPACE) == [7]
     assert await listing.counts_by_version() == {"a1": {"active": 2}}
     assert {each.version for each in await listing.page(9, "", "", "a1")} == {"a1"}
+
+
+async def test_the_listing_is_migrated_while_the_release_before_writes(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, every = server.create_database(), migrations()
+    monkeypatch.setattr(migrate_module, "migrations", lambda: {n: t for n, t in every.items() if n < 7})
+    await migrate(url, NAMESPACE)
+    ids = "('00000000-0000-4000-8000-' || lpad(to_hex(i), 12, '0'))::uuid"
+    entry = """'{"id":"x"}', 's', 'c', 'u', 'active', '', 'c', false, '', '{}'"""
+    server.execute(
+        url,
+        f"""insert into {NAMESPACE}.agent (name, shards, secret) values ('a', 1, 'x');
+        insert into {NAMESPACE}.conversation (agent, id, shard, seq, append, entry, suffix, created_at,
+            updated_at, status, turn_state, context, needs_pass, expires_at, asking)
+            select 1, {ids}, 0, 3, 'a', {entry} from generate_series(1, 20000) i;
+        insert into {NAMESPACE}.event
+            select 1, {ids}, 1, '{{"digest":"0f5c2a4be8d1"}}' from generate_series(1, 20000) i""",
+    )
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as writer:
+            while True:
+                one = f"update {NAMESPACE}.conversation set seq = seq + 1 where id::text like '%000001'"
+                await writer.execute(one.encode())
+                written += 1
+
+    writing = asyncio.create_task(write())
+    await until(lambda: _is_true(written))
+    monkeypatch.setattr(migrate_module, "migrations", lambda: every)
+    assert await migrate(url, NAMESPACE) == [7]
+    before = written
+    await until(lambda: _is_true(written > before))  # it only waited
+    writing.cancel()
+    await asyncio.wait({writing})
+    ((versions,),) = server.execute(url, f"select count(*) from {NAMESPACE}.conversation where version <> ''")
+    assert versions == 20_000
+
+
+async def _is_true(found: object) -> bool:
+    return bool(found)

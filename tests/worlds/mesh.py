@@ -260,12 +260,12 @@ class WorldMesh:
         env = os.environ if must_run else AnyVariable(os.environ)
         return bonds_of(await kept_config(self.versions, version, env))
 
-    async def upgrade(self, config: str, **settings: Any) -> None:
+    async def upgrade(self, config: str, agent_for: AgentFor = reach, **settings: Any) -> None:
         """Another version of the agent takes over."""
         self.newest = newest = parse(config, "newer.yaml", os.environ)
         await self.versions.keep(newest.digest, newest.source, newest.files)
         if newest.digest != self.config.digest:
-            tree = LocalTree(newest, [self.ledger.session()], lambda _: self.llm, self, reach)
+            tree = LocalTree(newest, [self.ledger.session()], lambda _: self.llm, self, agent_for)
             await tree.start()
             self._newer_trees[newest.digest] = tree
         self.settings = msgspec.structs.replace(
