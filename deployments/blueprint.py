@@ -25,8 +25,8 @@ NAMESPACE = "mesh"
 @dataclass(frozen=True)
 class Placement:
     """A node's actors: how many, and the resources that each asks Ray for. With 0 replicas there is one actor
-    from its first use until it is idle. ``is_shared``: its actor is also that of others of which this is
-    said."""
+    from its first use until it is idle. ``is_shared``: the node shares one actor with all others for which
+    this is true."""
 
     name: str
     replicas: int

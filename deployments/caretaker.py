@@ -14,7 +14,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -247,14 +247,19 @@ class Caretaker:
             await self._tried(agent.make_missing_keepers)
 
     async def _until_promoted(self, agent: DeployedAgent) -> None:
-        """Stands by. On a cluster without a deployment before, its gateways pass requests on meanwhile to the
-        keepers that have the shards, on whichever cluster."""
+        """Stands by, as long as anybody else has the shards. On a cluster without a deployment before, its
+        gateways pass requests on meanwhile to the keepers that have them, on whichever cluster."""
         if self._newest is None:
             self._publish(agent.blueprint)
         self._promoted.clear()
         self._progress = replace(self._progress, stands_by=True, problem="")
         _log.info("event=stands_by version=%s", agent.config.digest)
-        await self._promoted.wait()
+        while not self._promoted.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._promoted.wait(), _FOLLOW_EVERY_S)
+            if await self._tried(agent.is_first):
+                _log.warning("event=promoted_alone version=%s", agent.config.digest)
+                return
 
     async def _until_ready(self, agent: DeployedAgent) -> None:
         """Creates the nodes and sessions, and waits for all actors, however long they take: a machine may

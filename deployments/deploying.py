@@ -90,7 +90,13 @@ def promote(names: Sequence[str], console: Console, *, within_s: float) -> None:
             progress = _asked_to(name, "promote")
             if progress is None:
                 raise MeshError(f"no caretaker of an agent {name} answers here; is it deployed?")
-            if not (progress.stands_by or progress.is_in_force):
+            if progress.is_in_force:
+                console.print(
+                    f"nothing of {name} stands by; version {progress.digest} is in force already",
+                    highlight=False,
+                )
+                continue
+            if not progress.stands_by:
                 raise MeshError(f"{name} cannot be promoted yet: it waits for {_waits_for(progress)}")
             progress = _settled(name, progress.deployment, console, deadline, within_s)
             if not progress.is_in_force:  # its caretaker has died before it was done, and knows nothing of it

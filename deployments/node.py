@@ -44,7 +44,7 @@ class NodeActor(Actor):
         self._stays = all(blueprint.nodes[path].replicas > 0 for path in paths)
         self._idle = Idle(blueprint.idle_timeout_s, leaves=blueprint.leaves or not self._stays)
         planned = {each.path: each for each in all_nodes(config)}
-        # What nodes of one process share: each has connections of its own, to the store among others.
+        # One for all nodes of this process: each has connections, to the store among others.
         sessions = [as_one(replicas_of(blueprint, server, server.timeout_s)) for server in config.servers]
         recorder = RemoteRecorder(blueprint, store_of(config, blueprint.data_dir).shards)
         self._nodes = {

@@ -20,6 +20,11 @@ _VARIABLE = re.compile(
 )
 
 
+class Unchecked(dict[str, str]):
+    """An environment of which a variable that is not set and has no default stands for itself (``${X}``). For
+    who compares configs, and runs nothing of them."""
+
+
 @dataclass
 class Substitution:
     """The substitution of one environment in one config.
@@ -34,8 +39,10 @@ class Substitution:
     problems: list[tuple[Loc, str]] = field(default_factory=list)
     failed: set[Loc] = field(default_factory=set)
     _characters: int = 0
+    _is_checked: bool = True
 
     def __post_init__(self) -> None:
+        self._is_checked = not isinstance(self.env, Unchecked)
         self.env = with_workspace(self.env)
 
     def data(self, node: YamlNode, loc: Loc = ()) -> Any:
@@ -71,6 +78,8 @@ class Substitution:
         found = self.env.get(name)
         if default is not None:
             return found or str(default[2:])
+        if found is None and not self._is_checked:
+            return f"${{{name}}}"
         if found is None:
             self._fail(
                 loc, f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}"

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from mesh.config.files import FileText
 from mesh.config.model import Config, parse
@@ -90,20 +90,6 @@ class FileVersions:
         return KeptVersion(
             path.read_text(), origin_of(digest), files_in(files.read_bytes() if files.exists() else "{}")
         )
-
-
-class AnyVariable(dict[str, str]):
-    """An environment in which every variable is set: one that is not, to its own name. For who looks at how a
-    version is made, and runs nothing of it."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> str:
-        return f"${{{name}}}"
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name]
 
 
 async def kept_config(versions: Versions, digest: str, env: Mapping[str, str]) -> Config:

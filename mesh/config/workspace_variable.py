@@ -1,9 +1,7 @@
 """The variable that says what the workspace is: a config may use it although nobody has set it."""
 
-from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 WORKSPACE = "MESH_WORKSPACE"
 """The folder whose files an agent works with; by default the current one."""
@@ -14,7 +12,6 @@ def workspace_of(env: Mapping[str, str]) -> Path:
     return Path(env.get(WORKSPACE) or ".").absolute()
 
 
-def with_workspace(env: Mapping[str, str], workspace: Path | None = None) -> Mapping[str, str]:
+def with_workspace(env: Mapping[str, str], workspace: Path | None = None) -> dict[str, str]:
     """An environment that says what the workspace is: its own, or else the given or the current folder."""
-    own = env[WORKSPACE] if WORKSPACE in env.keys() else ""  # noqa: SIM118 - of one that has any variable, too
-    return ChainMap({WORKSPACE: own or str(workspace or workspace_of({}))}, cast(dict[str, str], env))
+    return {**env, WORKSPACE: env.get(WORKSPACE) or str(workspace or workspace_of({}))}

@@ -142,7 +142,8 @@ _LISTEN_S = 20.0
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a keeper needs to know of the agent, and its bounds (times in seconds). ``root`` is the name of
+    """What a keeper needs to know of the agent, and its bounds (times in seconds). ``digest`` is its version,
+    the newest for this keeper. ``root`` is the name of
     the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have, each with whether
     its price is known, ``startable`` the agents that each may start (`startable_agents`), ``nodes`` what its
     journals say of its nodes (`infos_of_nodes`), ``limits`` their budgets (`limits_by_path`), ``intervene``
@@ -588,10 +589,13 @@ class Keeper:
         if request.watched:
             loaded.audience.expect(conversation.seq)
         settings = self._settings
-        is_older = conversation.digest != settings.digest and not settings.pins_versions
-        # What was imported belongs to this version, and has the nodes of another one.
-        is_foreign = bool(conversation.imported_at) and conversation.agents.nodes != settings.nodes
-        is_moved = is_older or (is_foreign and conversation.digest == settings.digest)
+        is_newest = conversation.digest == settings.digest
+        begins_on_newest = not is_newest and not settings.pins_versions
+        # An imported journal counts as one of the newest version, and has the nodes that it had elsewhere.
+        lacks_nodes = (
+            is_newest and bool(conversation.imported_at) and conversation.agents.nodes != settings.nodes
+        )
+        says_version = begins_on_newest or lacks_nodes
         loaded.hold(
             UserMessage(
                 time=now(),
@@ -608,8 +612,8 @@ class Keeper:
                 body_hash=caller.body_hash,
                 budget=request.budget,
                 nonce=secrets.token_hex(4),
-                digest=settings.digest if is_moved else "",
-                nodes=settings.nodes if is_moved else {},
+                digest=settings.digest if says_version else "",
+                nodes=settings.nodes if says_version else {},
             )
         )
         return await self._turn_reply(loaded, request.wait, conversation.seq)

@@ -33,10 +33,10 @@ class VersionMoves:
     async def move(self, loaded: LoadedConversation, request: MoveToVersion) -> None:
         """Moves a conversation. Raises `Conflict` if it cannot be moved."""
         version = request.version or self._newest
-        while not await self._is_moved(loaded, version, request):
+        while not await self._try_to_move(loaded, version, request):
             pass  # something happened in it while the versions were read
 
-    async def _is_moved(self, loaded: LoadedConversation, version: str, request: MoveToVersion) -> bool:
+    async def _try_to_move(self, loaded: LoadedConversation, version: str, request: MoveToVersion) -> bool:
         conversation = loaded.conversation
         seq = conversation.seq
         if conversation.digest == version:
@@ -55,7 +55,7 @@ class VersionMoves:
             after = await self._bonds_of(version, True)
         except ConfigError as problem:
             raise Conflict(str(problem)) from None
-        if problem_of_move := next(_problems(conversation, before, after), ""):
+        if problem_of_move := _problem(conversation, before, after):
             raise Conflict(f"{problem_of_move} in version {version}")
         if request.is_trial:
             return True
@@ -65,22 +65,25 @@ class VersionMoves:
 
 
 def _why_not_waiting(conversation: Conversation) -> str:
+    if conversation.is_held:
+        return "waits for no approval: a person has paused it"
     if conversation.turn_open:
         return f"is at work: its turn ends with version {conversation.digest}, or waits for a person later"
     return "waits for nobody: its next turn begins with the newest version, unless the config pins versions"
 
 
-def _problems(conversation: Conversation, before: Bonds, after: Bonds) -> Iterator[str]:
-    """Yields what keeps a conversation from another version."""
+def _problem(conversation: Conversation, before: Bonds, after: Bonds) -> str:
+    """What keeps a conversation from another version; empty if nothing does."""
     for path in dict.fromkeys(place.path for place in _open_places(conversation)):
-        if path in before:
-            yield from broken_bonds(path, before[path], after.get(path))
-        else:
-            yield f"nobody knows which node {path} was, which may be another one"
+        if path not in before:
+            return f"nobody knows which node {path} was, which may be another one"
+        if broken := next(broken_bonds(path, before[path], after.get(path)), ""):
+            return broken
     for asked in conversation.pending:
-        path = asked.place.path
+        path = asked.place.path  # of a node that is in both, by now
         if asked.tool_name in after[path].names_of_calls() - before[path].names_of_calls():
-            yield f"{asked.tool_name}, about which a person is asked, is another thing"
+            return f"{asked.tool_name}, about which a person is asked, was a tool and is an agent"
+    return ""
 
 
 def _open_places(conversation: Conversation) -> Iterator[Place]:

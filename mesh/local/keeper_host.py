@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from mesh.config.environment import Unchecked
 from mesh.config.files import FileText
-from mesh.config.kept_versions import AnyVariable, Versions, kept_config
+from mesh.config.kept_versions import Versions, kept_config
 from mesh.config.model import Config
 from mesh.core.errors import JournalError, MeshError, NotHeld, StaleEpoch, StoreAway, Unavailable
 from mesh.core.events import NEWS_ACTIONS, AnyEvent
@@ -534,7 +535,7 @@ class KeeperHost:
         """See `mesh.keeper.version_moves.BondsOf`."""
         if version == self._config.digest:
             return bonds_of(self._config)
-        env = os.environ if must_run else AnyVariable(os.environ)
+        env = os.environ if must_run else Unchecked(os.environ)
         return bonds_of(await kept_config(self._store.versions, version, env))
 
     def _webhooks(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mesh.config.model import AgentNode, Config
+from mesh.config.model import A2aAgent, AgentNode, Config
 from mesh.core.events import NodeInfo
 from mesh.core.messages import AGENT_TOOL_PREFIX
 from mesh.tree.plan import all_nodes, infos_of_nodes
@@ -33,6 +33,11 @@ _THERE = {"calls": "agent", "peers": "other agent", "servers": "MCP server"}
 """What has to be there as it was, by the names of `NodeBond.there`; there may be more."""
 
 
+# Which server or agent it is, and what is believed of it. Not where it runs, and how long it may take.
+_OF_SERVERS = set("command args env url headers python unannotated believe_checks trust previews".split())  # noqa: SIM905
+_OF_PEERS = {"url", "card_url", "description", "destructive"}
+
+
 class NodeBond(msgspec.Struct, frozen=True):
     """What is bound of one node: ``same`` and ``there`` by name, and how many rounds or items it has at
     ``most``."""
@@ -50,22 +55,26 @@ class NodeBond(msgspec.Struct, frozen=True):
 def bonds_of(config: Config) -> dict[str, NodeBond]:
     """What is bound of each node of a config, by node path."""
     infos = infos_of_nodes(config)
-    servers = {server.name: server.model_dump(mode="json") for server in config.servers}
+    servers = {each.name: each.model_dump(mode="json", include=_OF_SERVERS) for each in config.servers}
     return {each.path: _bond(config, each.node, infos[each.path], servers) for each in all_nodes(config)}
 
 
 def _bond(config: Config, node: AgentNode, info: NodeInfo, servers: Mapping[str, Any]) -> NodeBond:
     agents = config.callable_agents
-    peers = {peer.name: peer.model_dump(mode="json") for peer in (*config.a2a, *node.a2a)}
+    peers = {each.name: _peer(each) for each in (*config.a2a, *node.a2a)}
     dumped = node.model_dump(mode="json", by_alias=True)
     same = {name: dumped.get(name) for name in _SAME if name not in ("children", "remote")}
     same["children"] = [child.type for child in node.children]
-    same["remote"] = node.as_agent().model_dump(mode="json") if node.type == "a2a" else None
+    same["remote"] = _peer(node.as_agent()) if node.type == "a2a" else None
     calls = {
         name: [agents[name].description, agents[name].input_schema] for name in node.called if name in agents
     }
     most = node.max_iterations if node.type == "loop" else node.most if node.type == "map" else 0
     return NodeBond(info, same, {"calls": calls, "peers": peers, "servers": servers}, most)
+
+
+def _peer(agent: A2aAgent) -> dict[str, Any]:
+    return agent.model_dump(mode="json", include=_OF_PEERS)
 
 
 def broken_bonds(path: str, before: NodeBond, after: NodeBond | None) -> Iterator[str]:

@@ -158,7 +158,7 @@ class TestMove:
             "path": PIPE.replace("    - {name: plan, type: llm, prompt: Plan.}\n", ""),
             "type": PIPE.replace(
                 "{name: act, type: llm, prompt: Act.}",
-                "{name: act, type: loop, max_iterations: 1, agents: [{name: x, type: llm, prompt: x}]}",
+                LOOP,
             ),
             "around": PIPE.replace("type: sequential", "type: parallel"),
         }
@@ -185,6 +185,20 @@ class TestMove:
             _, body = await world.decide(pending(body), "approve")
         assert (status, body["result"]["response"], world.ledger.lines) == (200, "done", ["add 1"])
         assert [request.system for request in llm.requests] == ["Plan.", "Act.", "Act now."]
+
+    async def test_back_is_the_version_with_which_the_conversation_began_and_no_other(self) -> None:
+        async with WorldMesh(ScriptedLlm(says("ok"), ADD)) as world:
+            _, body = await world.create("go")
+            id, first = body["conversation"]["id"], world.config.digest
+            await world.upgrade(NEWER)
+            middle = world.newest.digest
+            await world.say(id, "on")
+            await world.upgrade(NEWEST)
+            assert (await world.ask(MoveToVersion(id)))[0] == 200
+            status, body = await world.ask(MoveToVersion(id, middle))
+            assert (status, "is neither the newest" in body["error"]) == (409, True)
+            status, body = await world.ask(MoveToVersion(id, first))
+            assert (status, body["conversation"]["version"]) == (200, first)
 
     async def test_what_does_not_wait_and_versions_that_are_not_known_are_refused(self) -> None:
         async with WorldMesh(ScriptedLlm(says("ok"), ADD)) as world:

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from mesh.a2a.server.notifications import notifications
-from mesh.config.kept_versions import AnyVariable, MemoryVersions, kept_config
+from mesh.config.environment import Unchecked
+from mesh.config.kept_versions import MemoryVersions, kept_config
 from mesh.config.model import parse
 from mesh.core.approvals import Decision
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
@@ -257,7 +258,7 @@ class WorldMesh:
         )
 
     async def _bonds_of(self, version: str, must_run: bool) -> dict[str, NodeBond]:
-        env = os.environ if must_run else AnyVariable(os.environ)
+        env = os.environ if must_run else Unchecked(os.environ)
         return bonds_of(await kept_config(self.versions, version, env))
 
     async def upgrade(self, config: str, agent_for: AgentFor = reach, **settings: Any) -> None:

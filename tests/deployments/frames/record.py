@@ -1,9 +1,9 @@
 """Records calls between actors to keep for ever: `python -m tests.deployments.frames.record 2` writes
 ``2.json``, the calls of protocol 2 (`deployments.channel.PROTOCOL`).
 
-A file has the arguments and outcomes of every method, as they travel: one for each member of a union. It is
-recorded once, by the code of a release, and never again: what another release reads and writes is compared
-with it.
+A file has the arguments and outcomes of every method, as they travel: one for each member of a union. That of
+a protocol that is not released yet is deleted and recorded anew when something is added. After the release,
+it stays for ever: what another release reads and writes is compared with it.
 """
 
 import json
@@ -117,6 +117,6 @@ def record() -> dict[str, dict[str, str]]:
 if __name__ == "__main__":
     file = HERE / f"{sys.argv[1]}.json"
     if file.exists():
-        sys.exit(f"{file} is there: it is never written again")
+        sys.exit(f"{file} is there: delete it first, unless its protocol is released")
     lines = (f"{json.dumps(name)}: {json.dumps(frames, sort_keys=True)}" for name, frames in record().items())
     file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
