@@ -65,10 +65,11 @@ def move(
     token: TokenOption = "",
     key: ApiKeyOption = "",
 ) -> None:
-    """Have conversations that wait for people go on with another version of the agent.
+    """Have conversations that wait for approvals go on with the newest version of the agent.
 
-    A conversation is moved if the nodes that wait are there in the other version, by path, name and type.
-    What cannot be moved is listed with the reason, and stays on its version. It may be run again.
+    A conversation is moved if what is open in it is there as it was: nodes by path, name and type, whom they
+    call, the tools and servers that they use. What cannot be moved is listed with the reason, and stays on
+    its version. It may be run again. NEW may also be the version on which a conversation was created.
 
     Exits with 1 if a conversation was not moved.
 
