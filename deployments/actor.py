@@ -10,6 +10,7 @@ import ray
 
 from deployments.blueprint import Blueprint
 from deployments.channel import Address, Endpoint
+from deployments.published import PublishedKey, publish
 from deployments.rpc import Service
 from deployments.tls import server_tls
 from mesh.runtime.logs import set_up
@@ -30,6 +31,14 @@ class Actor:
         """Where it takes calls of one of its services."""
         return await self._endpoints[service].listen(self._host)
 
+    async def _publish(self, namespace: str) -> None:
+        """Writes the addresses where callers find them whose Ray does not say where this actor is: see
+        `deployments.published`."""
+        name = ray.get_runtime_context().get_actor_name() or ""
+        for service in self._endpoints:
+            address = await self.address(service)
+            await publish(PublishedKey(namespace, name, service), address)
+
     async def _begin(self) -> None:
         """Sets up the log of this process, and notes there if Ray has started the actor again."""
         set_up()
@@ -49,4 +58,5 @@ class Actor:
         self._endpoints = {
             name: Endpoint(service.methods_of(each), server_tls()) for name, each in implementations.items()
         }
+        self._publishing = asyncio.create_task(self._publish(blueprint.namespace))
         self._host = blueprint.listen_host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

@@ -28,6 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from deployments import cluster
 from deployments.blueprint import NAMESPACE, Blueprint
 from deployments.channel import Address, Channel, ConnectionLost
+from deployments.published import PublishedKey, published
 from deployments.services import NODE, TOOL_SESSION, NodeService, ToolSessionService
 from deployments.tls import client_tls
 from mesh.config.model import McpServer
@@ -175,12 +176,16 @@ def node_name(blueprint: Blueprint, path: str, replica: int) -> str:
 
 def mcp_session(blueprint: Blueprint, server: McpServer, replica: int) -> Any:
     """The handle of the session with a replica of an MCP server."""
-    name = f"{_version(blueprint)}/mcp/{session_name(server, replica)}"
+    name = _session_address(blueprint, server, replica)
     # Ray selects by labels only where it may choose the machine.
     apart = _spread if server.labels else partial(_on_machine, server.name, replica)
     placed = apart if server.replicas > 1 else _anywhere
     options = {**_requests(server.resources), "label_selector": dict(server.labels) or None}
     return _handle(_MCP_SESSION, name, blueprint, placed, server.name, replica, **options)
+
+
+def _session_address(blueprint: Blueprint, server: McpServer, replica: int) -> str:
+    return f"{_version(blueprint)}/mcp/{session_name(server, replica)}"
 
 
 def session_name(server: McpServer, replica: int) -> str:
@@ -221,18 +226,20 @@ def found_again(actors: Mapping[str, Any]) -> dict[str, Any]:
 def node_stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:
     """A replica of a node of the tree."""
     name = f"node {path} of {blueprint.agent}"
-    return NODE.stub(_channel(lambda: node(blueprint, path, replica), path), name)
+    key = PublishedKey(blueprint.namespace, node_name(blueprint, path, replica), path)
+    return NODE.stub(_channel(lambda: node(blueprint, path, replica), key), name)
 
 
 def mcp_session_stub(
     blueprint: Blueprint, server: McpServer, replica: int
 ) -> tuple[ToolSessionService, Callable[[], None]]:
     """The session with a replica of an MCP server, and what closes the connection to its actor."""
-    channel = _channel(lambda: mcp_session(blueprint, server, replica))
+    key = PublishedKey(blueprint.namespace, _session_address(blueprint, server, replica), "")
+    channel = _channel(lambda: mcp_session(blueprint, server, replica), key)
     return TOOL_SESSION.stub(channel, session_name(server, replica)), channel.close
 
 
-def _channel(handle: Callable[[], Any], service: str = "") -> Channel:
+def _channel(handle: Callable[[], Any], key: PublishedKey) -> Channel:
     """A channel to a service of an actor whose handle is got anew for each connection: the actor may have
     been created again since the last one."""
 
@@ -240,15 +247,26 @@ def _channel(handle: Callable[[], Any], service: str = "") -> Channel:
         try:
             found = await asked(handle)
             try:
-                address: Address = await found.address.remote(service)
+                address: Address = await found.address.remote(key.service)
             except ActorDiedError:
                 discard(found)  # the actor left for good: its name is free, and the next use creates one
-                address = await (await asked(handle)).address.remote(service)
+                address = await (await asked(handle)).address.remote(key.service)
         except (RayError, ValueError) as problem:
-            raise ConnectionLost(f"the actor is not there: {type(problem).__name__}") from None
+            return await _published(key, problem)
         return address
 
     return Channel(locate, client_tls())
+
+
+async def _published(key: PublishedKey, problem: Exception) -> Address:
+    """Where an actor said that it listens, which could not be asked. Raises `ConnectionLost`."""
+    try:
+        found: Address | None = await asked(partial(published, key))
+    except (RayError, ValueError):
+        found = None
+    if found is None:
+        raise ConnectionLost(f"the actor is not there: {type(problem).__name__}") from None
+    return found
 
 
 def discard(handle: Any) -> None:

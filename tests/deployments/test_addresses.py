@@ -63,3 +63,45 @@ def test_a_session_is_on_a_machine_with_its_labels_and_waits_while_there_is_none
         [sys.executable, "-c", LABELS], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
     )
     assert (ended.returncode, ended.stdout.split()) == (0, ["0"]), ended.stderr
+
+
+STALE = """
+import asyncio
+import ray
+from ray.exceptions import ActorUnavailableError
+from deployments import addresses
+from deployments.blueprint import blueprint_of
+from deployments.published import PublishedKey, published
+from mesh.config.model import parse
+
+ray.init("local", include_dashboard=False, log_to_driver=False, namespace="mesh")
+blueprint = blueprint_of(parse("name: a\\nllm: {model: offline}", "a.yaml", {}), one_machine=True)
+actor = addresses.node(blueprint, "0", 0)
+ray.get(actor.ready.remote())
+key = PublishedKey(blueprint.namespace, addresses.node_name(blueprint, "0", 0), "0")
+before = published(key)
+ray.kill(actor, no_restart=False)  # it is started anew
+
+class Stale:  # what Ray does in a process that has missed that
+    class address:
+        @staticmethod
+        async def remote(service):
+            raise ActorUnavailableError("connection refused", None)
+
+async def main():
+    async with asyncio.timeout(100):
+        while published(key) in (None, before):
+            await asyncio.sleep(0.1)
+    addresses.node = lambda *_: Stale
+    await addresses.node_stub(blueprint, "0", 0).alive()
+
+asyncio.run(main())
+print("alive")
+"""
+
+
+def test_an_actor_that_was_started_anew_is_found_by_who_has_missed_that(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STALE], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
+    )
+    assert (ended.returncode, ended.stdout.split()) == (0, ["alive"]), ended.stderr
