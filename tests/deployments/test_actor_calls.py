@@ -3,23 +3,23 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from deployments import addresses
+from deployments.blueprint import blueprint_of
 from deployments.channel import Answer, Channel, Endpoint
 from deployments.remote import RemoteNode, replicas_of
 from deployments.services import NODE, TOOL_SESSION
-from mesh.config.model import McpServer
+from mesh.config.model import McpServer, parse
 from mesh.core.errors import ToolSessionError, Unavailable
 from mesh.core.events import ToolCall, ToolIntent
 from mesh.mcp.port import Claim
 from mesh.tree.turn import UnsettledCall
 
-BLUEPRINT: Any = SimpleNamespace(agent="test", digest="d", nodes={"0": SimpleNamespace(replicas=1)})
+BLUEPRINT = blueprint_of(parse("llm: {model: offline}", "a.yaml", {}), one_machine=True)
 CLAIM = Claim("s.0", "c|1|0/tool/0.0", 0)
 CALL = UnsettledCall("d", "c", "call", ToolIntent(turn=1, step="0/tool/0.0", run=1, tool="add", arguments={}))
 
