@@ -35,6 +35,9 @@ DataDirOption = Annotated[
 ]
 
 
+AgentUrlOption = Annotated[str, typer.Option(envvar="MESH_URL", help="The URL of the agent.")]
+LOCAL_URL = "http://127.0.0.1:8080"
+
 WorkspaceOption = Annotated[
     Path | None,
     typer.Option(

@@ -5,16 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mesh.cli.journal_source import ApiKeyOption, TokenOption, client_of
-from mesh.cli.shared import FAILED, errors_as_lines
+from mesh.cli.shared import FAILED, LOCAL_URL, AgentUrlOption, errors_as_lines
 
 if TYPE_CHECKING:
     from mesh.core.mesh_state import MeshState
 
 
 def status(
-    url: Annotated[
-        str, typer.Option(envvar="MESH_URL", help="The URL of the agent.")
-    ] = "http://127.0.0.1:8080",
+    url: AgentUrlOption = LOCAL_URL,
     as_json: Annotated[bool, typer.Option("--json", help="Print what GET /status answers.")] = False,
     token: TokenOption = "",
     key: ApiKeyOption = "",

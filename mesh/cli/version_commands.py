@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mesh.cli.journal_source import ApiKeyOption, TokenOption, client_of
-from mesh.cli.shared import FAILED, errors_as_lines
+from mesh.cli.shared import FAILED, LOCAL_URL, AgentUrlOption, errors_as_lines
 
 if TYPE_CHECKING:
     from mesh.client.rest import MeshClient
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 _PAGE = 200
 _WAITING, _CONFLICT, _NOT_FOUND = "waiting_approval", 409, 404
-UrlOption = Annotated[str, typer.Option(envvar="MESH_URL", help="The URL of the agent.")]
-_URL = "http://127.0.0.1:8080"
 
 versions = typer.Typer(
     invoke_without_command=True,
@@ -25,7 +23,7 @@ versions = typer.Typer(
 @versions.callback()
 def shown(
     context: typer.Context,
-    url: UrlOption = _URL,
+    url: AgentUrlOption = LOCAL_URL,
     as_json: Annotated[bool, typer.Option("--json", help="Print what GET /versions answers.")] = False,
     token: TokenOption = "",
     key: ApiKeyOption = "",
@@ -61,7 +59,7 @@ def move(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing; say what could be moved.")
     ] = False,
-    url: UrlOption = _URL,
+    url: AgentUrlOption = LOCAL_URL,
     token: TokenOption = "",
     key: ApiKeyOption = "",
 ) -> None:

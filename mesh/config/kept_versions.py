@@ -35,8 +35,8 @@ class Versions(Protocol):
         ...
 
     async def kept(self, digest: str) -> KeptVersion:
-        """Returns a version. Raises `ConfigError` if it is not known any more, and `JournalError` if the
-        store does not answer."""
+        """Returns a version. Raises `ConfigError` if it is not known any more, or is damaged, and
+        `JournalError` if the store does not answer."""
         ...
 
 
@@ -71,7 +71,11 @@ class FileVersions:
             raise MeshError(f"{path} cannot be written: {atomic.reason(problem)}") from None
 
     async def kept(self, digest: str) -> KeptVersion:
-        return await asyncio.to_thread(self._kept, digest)
+        try:
+            return await asyncio.to_thread(self._kept, digest)
+        except (OSError, ValueError, TypeError) as problem:  # of files that somebody has changed
+            why = f"{type(problem).__name__}: {problem}"
+            raise ConfigError([f"version {digest} cannot be read: {why}"]) from None
 
     def _keep(self, digest: str, source: str, files: Mapping[str, FileText]) -> None:
         path = _source_path(self._data_dir, digest)
@@ -95,10 +99,7 @@ class FileVersions:
 async def kept_config(versions: Versions, digest: str, env: Mapping[str, str]) -> Config:
     """The config of a version. Raises `ConfigError` if it is not known any more, is damaged, or lacks
     variables; and `JournalError`."""
-    try:
-        kept = await versions.kept(digest)
-    except (OSError, ValueError, TypeError) as problem:  # of files that somebody has changed
-        raise ConfigError([f"version {digest} cannot be read: {type(problem).__name__}: {problem}"]) from None
+    kept = await versions.kept(digest)
     config = parse(kept.source, kept.origin, env, kept.files)
     if config.digest != digest:
         raise ConfigError([f"version {digest} is kept with another text: that of {config.digest}"])

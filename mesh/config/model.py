@@ -580,7 +580,7 @@ class Config(ConfigSection):
     reaches the API may use it. ``store`` is the database that keeps the conversations, or its URL; with None
     they are files in ``data_dir``. ``retention`` says when they are deleted. ``versions`` says on
     which version of the agent the turns of a conversation run that began on an older one: ``newest``, or
-    ``pinned`` to the one it began on. ``promote`` says when a deployment takes the conversations over from
+    ``pinned`` to the one that it is on. ``promote`` says when a deployment takes the conversations over from
     the one before: as soon as it is ready, or when ``mesh promote`` says so (``manual``). ``otel`` is the
     collector to which traces are sent. An approval that nobody decides within ``approval_timeout_s`` counts
     as rejected; None means that it waits for ever. ``intervene`` is what people may do with agents at work;

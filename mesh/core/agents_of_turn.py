@@ -256,7 +256,7 @@ class AgentsOfTurn:
             case UserMessage():
                 self._nodes = event.nodes if event.digest else self._nodes
                 self._open(event)
-            case Paused(digest=digest) if digest:
+            case Paused(is_move=True):
                 self._nodes = event.nodes
             case AgentStarted() if event.step not in self._by_place:
                 self._add(as_clients_see(event))

@@ -743,7 +743,7 @@ class Paused(Event, frozen=True):
 
     @property
     def key(self) -> str:
-        return f"{self.turn}|Paused|{self.run}" + (f"|{self.seq}|{self.digest}" if self.digest else "")
+        return f"{self.turn}|Paused|{self.run}" + (f"|{self.seq}|{self.digest}" if self.is_move else "")
 
 
 class ApprovalShown(Event, frozen=True, tag="answered"):

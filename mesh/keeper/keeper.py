@@ -142,14 +142,13 @@ _LISTEN_S = 20.0
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a keeper needs to know of the agent, and its bounds (times in seconds). ``digest`` is its version,
-    the newest for this keeper. ``root`` is the name of
-    the root of its tree, ``root_kind`` its type. ``models`` are those that its nodes have, each with whether
-    its price is known, ``startable`` the agents that each may start (`startable_agents`), ``nodes`` what its
-    journals say of its nodes (`infos_of_nodes`), ``limits`` their budgets (`limits_by_path`), ``intervene``
-    what people may do with agents at work, ``retention`` when conversations are deleted by themselves.
-    ``pins_versions``: a conversation stays on the version with which it began; else each turn begins on this
-    one."""
+    """What a keeper needs to know of the agent, and its bounds (times in seconds). ``digest`` is its
+    version, the newest for this keeper. ``root`` is the name of the root of its tree, ``root_kind`` its
+    type. ``models`` are those that its nodes have, each with whether its price is known, ``startable``
+    the agents that each may start (`startable_agents`), ``nodes`` what its journals say of its nodes
+    (`infos_of_nodes`), ``limits`` their budgets (`limits_by_path`), ``intervene`` what people may do with
+    agents at work, ``retention`` when conversations are deleted by themselves. ``pins_versions``: a
+    conversation stays on the version that it is on; else each turn begins on this one."""
 
     agent: str
     digest: str
