@@ -31,9 +31,12 @@ class Actor:
         """Where it takes calls of one of its services."""
         return await self._endpoints[service].listen(self._host)
 
-    async def _publish(self, namespace: str) -> None:
+    def _publish_soon(self, blueprint: Blueprint) -> None:
         """Writes the addresses where callers find them whose Ray does not say where this actor is: see
-        `deployments.published`."""
+        `deployments.published`. Not those of keepers, which the store says."""
+        self._publishing = asyncio.create_task(self._publish(blueprint.namespace))
+
+    async def _publish(self, namespace: str) -> None:
         name = ray.get_runtime_context().get_actor_name() or ""
         for service in self._endpoints:
             address = await self.address(service)
@@ -58,5 +61,4 @@ class Actor:
         self._endpoints = {
             name: Endpoint(service.methods_of(each), server_tls()) for name, each in implementations.items()
         }
-        self._publishing = asyncio.create_task(self._publish(blueprint.namespace))
         self._host = blueprint.listen_host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

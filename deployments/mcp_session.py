@@ -21,6 +21,7 @@ class McpSessionActor(Actor):
         self._session = own_session(config, spec, replica, blueprint.data_dir)
         self._idle = Idle(blueprint.idle_timeout_s, leaves=blueprint.leaves)
         self._serve(TOOL_SESSION, ServedSession(self._session, self._idle), blueprint)
+        self._publish_soon(blueprint)
 
     async def ready(self) -> None:
         """Returns when the server answers. Raises `ToolSessionError`."""

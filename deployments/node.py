@@ -51,6 +51,7 @@ class NodeActor(Actor):
             path: _Node(blueprint, config, planned[path], sessions, recorder, self._idle) for path in paths
         }
         self._serve_each(NODE, self._nodes, blueprint)
+        self._publish_soon(blueprint)
 
     async def ready(self) -> None:
         """Returns when the tools are known. Raises what went wrong with them; the next call tries again."""
