@@ -60,6 +60,8 @@ def test_the_openapi_document_has_every_route_with_summary_answers_and_examples(
         ("post", "/conversations/{conversation_id}/messages"),
         ("post", "/conversations/{conversation_id}/complete"),
         ("post", "/conversations/{conversation_id}/cancel"),
+        ("post", "/conversations/{conversation_id}/version"),
+        ("get", "/versions"),
         ("get", "/conversations/{conversation_id}/events"),
         ("get", "/conversations/{conversation_id}/log"),
         ("get", "/conversations/{conversation_id}/spend"),

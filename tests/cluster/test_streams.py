@@ -26,9 +26,11 @@ from ray import serve
 from deployments.app import build
 from deployments.blueprint import blueprint_of
 from mesh.config.model import load
+from mesh.http.landing_page import Links
 ray.init(sys.argv[1], namespace="mesh", log_to_driver=False)
 config = load(Path(sys.argv[2]), os.environ)
-serve.run(build(blueprint_of(config, one_machine=True)), name=config.name, route_prefix="/", blocking=False)
+app = build(blueprint_of(config, one_machine=True), Links())
+serve.run(app, name=config.name, route_prefix="/", blocking=False)
 """
 
 
