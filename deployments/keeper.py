@@ -12,6 +12,7 @@ from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.channel import Address
 from deployments.directory import channel_to
+from deployments.ray_metrics import RayMetrics
 from deployments.remote import RemoteTree
 from deployments.services import KEEPER, KeeperService
 from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
@@ -22,7 +23,7 @@ from mesh.journal.shards import GivenShard, HostRecord
 from mesh.keeper.replies import FollowReply, Reply, WatchReply
 from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
 from mesh.local.keeper_host import KeeperHost, OpenShard, kept_when_there
-from mesh.metrics.meters import Series
+from mesh.metrics.meters import Meters, Series
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.push.sender import WebhookSender
@@ -38,6 +39,8 @@ from mesh.tree.turn import (
 )
 
 T = TypeVar("T")
+_SHOWN_EVERY_S = 10.0
+"""How often Ray is told the gauges: as often as it collects them."""
 
 
 class KeeperActor(Actor):
@@ -55,9 +58,13 @@ class KeeperActor(Actor):
         tree = RemoteTree(blueprint, self._store.versions)
         self._serve(KEEPER, self, blueprint)
         me = _record(blueprint, number, await self.address())
-        self._keepers = KeeperHost(config, self._store, tree, self._sender, me, _ReachedHosts())
+        self._measured = RayMetrics(config.name)
+        self._keepers = KeeperHost(
+            config, self._store, tree, self._sender, me, _ReachedHosts(), meters=Meters(self._measured)
+        )
         self._finding = asyncio.create_task(tree.find())
         await self._keepers.start()
+        self._showing = asyncio.create_task(self._show_gauges())
 
     async def ask(self, shard: int, request: Request) -> Reply:
         return await self._keepers.call(shard, lambda opened: opened.keeper.handle(request))
@@ -125,14 +132,21 @@ class KeeperActor(Actor):
     async def leave(self) -> None:
         """Gives the shards to other keepers, because the machine is about to go."""
         self._finding.cancel()
+        self._showing.cancel()
         await self._keepers.leave()
 
     async def close(self) -> None:
         """Gives the shards to another deployment, if there is one, and writes what is only derived."""
         self._finding.cancel()
+        self._showing.cancel()
         await self._keepers.leave(whole_generation=True)
         await self._sender.close()
         await self._store.close()
+
+    async def _show_gauges(self) -> None:
+        while True:
+            self._measured.show(await self._keepers.metrics())
+            await asyncio.sleep(_SHOWN_EVERY_S)
 
     async def _of(self, owner: str, work: Callable[[OpenShard], Awaitable[T]]) -> T:
         """Has the keeper of a conversation do something."""

@@ -114,7 +114,7 @@ from mesh.keeper.shard import Shard
 from mesh.keeper.store_losses import AcknowledgedEnds
 from mesh.keeper.transfer import exported_lines, imported_events
 from mesh.keeper.version_moves import BondsOf, VersionMoves
-from mesh.metrics.meters import Meters
+from mesh.metrics.meters import Meters, Metric
 from mesh.metrics.of_events import note_events
 from mesh.metrics.table import APPEND_SECONDS
 from mesh.policy.book import GrantBook
@@ -236,15 +236,9 @@ class Keeper:
             recovering or asyncio.Semaphore(settings.max_recovering),
         )
 
-    @property
-    def loaded(self) -> int:
-        """How many conversations are in memory."""
-        return self._shard.loaded
-
-    @property
-    def driven(self) -> int:
-        """How many turns are driven."""
-        return self._shard.driven
+    def gauges(self) -> dict[Metric, int]:
+        """How much is here now."""
+        return self._shard.gauges()
 
     async def waiting_since(self) -> str:
         """See `Listing`."""

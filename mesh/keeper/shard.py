@@ -17,6 +17,8 @@ from mesh.journal.port import Journal
 from mesh.keeper.derived_files import Snapshots
 from mesh.keeper.loaded_conversation import LoadedConversation
 from mesh.keeper.store_losses import AcknowledgedEnds, known_of, losses, told_of
+from mesh.metrics.meters import Metric
+from mesh.metrics.table import LOADED, OPEN_TURNS, QUEUED_AGENTS, QUEUED_MESSAGES, WATCHED
 from mesh.runtime.logs import fields
 
 _RUN_BITS = 32
@@ -75,15 +77,16 @@ class Shard:
             self._snapshots = Snapshots(journal, f"index3_{number}.json", index)
         self.listing: Listing = listing
 
-    @property
-    def loaded(self) -> int:
-        """How many conversations are in memory."""
-        return len(self._loaded)
-
-    @property
-    def driven(self) -> int:
-        """How many turns are driven."""
-        return sum(each.driver is not None and not each.driver.done() for each in self._loaded.values())
+    def gauges(self) -> dict[Metric, int]:
+        """How much is here now."""
+        loaded = self._loaded.values()
+        return {
+            LOADED: len(loaded),
+            OPEN_TURNS: sum(each.driver is not None and not each.driver.done() for each in loaded),
+            WATCHED: sum(each.audience.is_there for each in loaded),
+            QUEUED_MESSAGES: sum(each.waiting_messages for each in loaded),
+            QUEUED_AGENTS: sum(len(each.slots.waiting) for each in loaded),
+        }
 
     async def open(self, tokens: Mapping[str, str]) -> int:
         """Takes the shard over, finds out which conversations there are, and returns the epoch. ``tokens``

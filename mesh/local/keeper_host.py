@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
@@ -45,7 +46,7 @@ from mesh.keeper.retention import RetentionDays
 from mesh.keeper.store_losses import AcknowledgedEnds
 from mesh.metrics.meters import Meters, Series
 from mesh.metrics.of_events import waiting_since
-from mesh.metrics.table import LOADED, OPEN_TURNS, SHARDS, SHARDS_OPENED
+from mesh.metrics.table import SHARDS, SHARDS_OPENED, STARTED
 from mesh.net.backoff import Backoff
 from mesh.net.silent_peers import SilentPeers
 from mesh.push.port import EventNotifications
@@ -189,7 +190,7 @@ class _HeldShard:
 class KeeperHost:
     """The keepers of the shards that this process has. It does nothing before it is started. ``me`` is what
     other processes know of it, ``others`` how it reaches them, ``on_fenced`` is called when another process
-    has taken a shard over without asking."""
+    has taken a shard over without asking. ``meters`` are those of the process, if it has any already."""
 
     def __init__(
         self,
@@ -200,6 +201,7 @@ class KeeperHost:
         me: HostRecord,
         others: OtherHosts,
         on_fenced: Callable[[], None] = lambda: None,
+        meters: Meters | None = None,
     ) -> None:
         self._config = config
         self._denial = NewestPolicy(config).denial
@@ -226,7 +228,8 @@ class KeeperHost:
         self._closing: set[asyncio.Task[None]] = set()
         self._recovering = asyncio.Semaphore(_MOST_RECOVERING)  # a bound of the process, for all its shards
         self._acknowledged = AcknowledgedEnds()
-        self._meters = Meters()
+        self._meters = meters or Meters()
+        self._started_at = int(time.time())
         self._spans = exporter_of(config)
         self._tracer = tracer_of(config, self._spans)
         self._timeline = ""  # of the store when it was last known to have all that it acknowledged
@@ -256,11 +259,9 @@ class KeeperHost:
     async def metrics(self) -> list[Series]:
         """What was measured here, and how much is here."""
         keepers = [held.now().keeper for held in self._held.values() if held.is_open]
-        gauges = {
-            SHARDS: len(keepers),
-            LOADED: sum(keeper.loaded for keeper in keepers),
-            OPEN_TURNS: sum(keeper.driven for keeper in keepers),
-        }
+        gauges = Counter({SHARDS: len(keepers), STARTED: self._started_at})
+        for keeper in keepers:
+            gauges.update(keeper.gauges())
         # A store that has a listing is asked once, for all hosts.
         listed = keepers if self._store.listing() is None else []
         waiting = waiting_since([await keeper.waiting_since() for keeper in listed])

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -34,10 +34,20 @@ class Series(msgspec.Struct, frozen=True, array_like=True):
     counts: tuple[int, ...] = ()
 
 
+class MeterSink(Protocol):
+    """Somebody who is told what is counted and observed, at once: another pipeline of metrics. The labels are
+    those of the series, of which there are at most `MOST_SERIES`."""
+
+    def add(self, metric: Metric, labels: Sequence[str], by: float) -> None: ...
+
+    def observe(self, metric: Metric, labels: Sequence[str], value: float) -> None: ...
+
+
 class Meters:
     """Those of a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, also: MeterSink | None = None) -> None:
+        self._also = also
         self._values: dict[tuple[str, tuple[str, ...]], float] = {}
         self._counts: dict[tuple[str, tuple[str, ...]], list[int]] = {}
         self._series: Counter[str] = Counter()
@@ -47,6 +57,8 @@ class Meters:
         assert metric.kind == "counter"
         key = self._key(metric, labels)
         self._values[key] += by
+        if self._also is not None:
+            self._also.add(metric, key[1], by)
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
         """Notes a value of a histogram."""
@@ -55,6 +67,8 @@ class Meters:
         self._values[key] += value
         counts = self._counts.setdefault(key, [0] * (len(metric.buckets) + 1))
         counts[bisect_left(metric.buckets, value)] += 1
+        if self._also is not None:
+            self._also.observe(metric, key[1], value)
 
     def series(self) -> list[Series]:
         """All of them, as they are now."""

@@ -118,6 +118,24 @@ LOADED = Metric(
     name="mesh_conversations_loaded", kind="gauge", help="Conversations that the keeper has in memory."
 )
 OPEN_TURNS = Metric(name="mesh_turns_running", kind="gauge", help="Turns that the keeper is driving.")
+WATCHED = Metric(
+    name="mesh_conversations_watched",
+    kind="gauge",
+    help="Conversations of the keeper whose events are streamed to somebody.",
+)
+QUEUED_MESSAGES = Metric(
+    name="mesh_messages_queued", kind="gauge", help="Messages that wait for the turn before them."
+)
+QUEUED_AGENTS = Metric(
+    name="mesh_agents_queued",
+    kind="gauge",
+    help="Agents that have been started and wait until fewer of their turn are at work.",
+)
+STARTED = Metric(
+    name="mesh_keeper_start_time_seconds",
+    kind="gauge",
+    help="When the process of the keeper began, in Unix time: a new value is a restart.",
+)
 WAITING = Metric(
     name="mesh_conversations",
     kind="gauge",
@@ -139,5 +157,6 @@ ALL = (
     *(LLM_SECONDS, LLM_TOKENS, LLM_COST, LLM_LOST, TURNS, TURN_SECONDS, CONVERSATIONS, TOOL_CALLS),
     *(TOOL_SECONDS, APPROVALS_REQUIRED, APPROVALS_RESOLVED, LIMITS_REACHED, AGENTS_STARTED, STORE_LOSSES),
     *(APPEND_SECONDS, SHARDS_OPENED, SHARDS, SHARDS_WITHOUT_KEEPER, LOADED, OPEN_TURNS),
+    *(WATCHED, QUEUED_MESSAGES, QUEUED_AGENTS, STARTED),
     *(WAITING, WAITING_SINCE, KEEPERS_AWAY),
 )

@@ -4,13 +4,16 @@ import asyncio
 import json
 import re
 import socket
+import time
 import uuid
 from collections import Counter
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cluster.rest import Body, contents, created, problem, shown, until
+from tests.cluster.test_lifecycle import listening
 from tests.cluster.world import World
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -32,6 +35,30 @@ def test_tools_have_their_schema_hint_and_server(api: httpx.Client) -> None:
     }
     assert tools["ledger_append"]["inputSchema"]["required"] == ["line"]
     assert {tool["server"] for tool in tools.values()} == {"mcp"}
+
+
+def test_what_is_measured_is_also_at_rays_own_port_of_metrics(world: World, api: httpx.Client) -> None:
+    created(api, message="hello")
+    ports = [port for name, _, port in listening(world.mesh) if name.startswith("ray::DashboardAgent")]
+
+    def measured() -> dict[str, float]:
+        families = [each for port in ports for each in text_string_to_metric_families(scraped(port))]
+        ours = [s for each in families if each.name.startswith("ray_mesh") for s in each.samples]
+        return {each.name: each.value for each in ours if each.labels["gen_ai_agent_name"] == "ledger-agent"}
+
+    # Ray collects them every ten seconds.
+    found = until(lambda: (m := measured()).get("ray_mesh_turns_total", 0) and m.get("ray_mesh_shards") and m)
+    assert found["ray_mesh_turn_duration_seconds_count"] >= 1
+    assert found["ray_mesh_keeper_start_time_seconds"] > time.time() - 3600
+
+
+def scraped(port: int) -> str:
+    """The metrics at a port of Ray's agent, none if it has another purpose."""
+    try:
+        page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=30)
+    except httpx.RemoteProtocolError:
+        return ""
+    return page.text if page.status_code == 200 else ""
 
 
 def test_the_docs_load_everything_from_this_server(api: httpx.Client) -> None:

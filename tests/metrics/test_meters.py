@@ -1,5 +1,7 @@
 """Meters are counted, bounded, and read by Prometheus's own parser as they were written."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ from mesh.core.events import (
 from mesh.core.ids import new_id
 from mesh.metrics import table
 from mesh.metrics.exposition import exposed
-from mesh.metrics.meters import MOST_SERIES, OTHER, Meters, Series
+from mesh.metrics.meters import MOST_SERIES, OTHER, Meters, Metric, Series
 from mesh.metrics.of_events import note_events, seconds_between
 
 BEGUN, ENDED = "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:01.500Z"
@@ -111,6 +113,25 @@ def test_however_many_tools_a_model_invents_the_series_are_bounded() -> None:
     found = values(meters, table.TOOL_CALLS.name)
     assert len(found) == MOST_SERIES + 1
     assert found[OTHER, OTHER] == 9 * MOST_SERIES
+
+
+def test_another_pipeline_is_told_the_same_at_once() -> None:
+    class Copy:
+        def __init__(self) -> None:
+            self.meters = Meters()
+
+        def add(self, metric: Metric, labels: Sequence[str], by: float) -> None:
+            self.meters.add(metric, *labels, by=by)
+
+        def observe(self, metric: Metric, labels: Sequence[str], value: float) -> None:
+            self.meters.observe(metric, value, *labels)
+
+    copy = Copy()
+    meters = Meters(copy)
+    for number in range(MOST_SERIES + 50):
+        meters.add(table.TOOL_CALLS, f"tool {number}", "ok", by=number)
+        meters.observe(table.TOOL_SECONDS, number / 100, f"tool {number}")
+    assert sorted(copy.meters.series(), key=repr) == sorted(meters.series(), key=repr)
 
 
 @given(st.lists(st.floats(0, 1e6)), st.text())
