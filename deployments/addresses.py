@@ -15,7 +15,7 @@ import asyncio
 import pkgutil
 import re
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -43,6 +43,7 @@ _CONCURRENT_CALLS = 20_000
 people, and the gateways bound what comes in."""
 
 _ASKED_WITHIN_S = 10.0
+_ALL_ASKED_WITHIN_S = 1.0
 _LONGEST_NAME = 400
 """In the names of actors that several nodes share, which the Ray dashboard shows."""
 _KEEPER_NAME = re.compile(r".*#(\d+)(?:\.(\w+))?/keeper/(\d+)")
@@ -54,7 +55,7 @@ def keeper(blueprint: Blueprint, number: int, machine: str = "") -> Any:
     """The handle of a keeper. With the id of a ``machine`` it is there, and gone when that is."""
     name = f"{keepers_of(blueprint)}/keeper/{number}"
     placed = partial(NodeAffinitySchedulingStrategy, machine, soft=False) if machine else _spread
-    return _handle(_KEEPER, name, blueprint, placed, number)
+    return _handle(_KEEPER, name, blueprint, placed, number, **requests(blueprint.keeper_resources))
 
 
 def keepers_of(blueprint: Blueprint) -> str:
@@ -138,6 +139,17 @@ def _all_actors() -> list[ActorName]:
     return [each for each in names if each.namespace.startswith(f"{NAMESPACE}-")]
 
 
+def sum_told_by(keepers: Sequence[Any], method: str) -> float:
+    """The sum of what these keepers say, without those that do not answer within a second."""
+    asked = [getattr(keeper, method).remote() for keeper in keepers]
+    done, _ = ray.wait(asked, num_returns=len(asked), timeout=_ALL_ASKED_WITHIN_S) if asked else ([], [])
+    told = 0.0
+    for each in done:
+        with suppress(RayError):
+            told += ray.get(each)
+    return told
+
+
 def told_by(keeper: Any, method: str) -> Any:
     """What a keeper says; None if it does not answer soon."""
     done, _ = ray.wait([getattr(keeper, method).remote()], timeout=_ASKED_WITHIN_S)
@@ -163,7 +175,7 @@ def node(blueprint: Blueprint, path: str, replica: int) -> Any:
     name = node_name(blueprint, path, replica)
     placed = partial(_on_machine, path, replica) if placement.replicas > 1 else _spread
     paths = blueprint.sharing(path)
-    return _handle(_NODE, name, blueprint, placed, paths, **_requests(placement.resources))
+    return _handle(_NODE, name, blueprint, placed, paths, **requests(placement.resources))
 
 
 def node_name(blueprint: Blueprint, path: str, replica: int) -> str:
@@ -180,7 +192,7 @@ def mcp_session(blueprint: Blueprint, server: McpServer, replica: int) -> Any:
     # Ray selects by labels only where it may choose the machine.
     apart = _spread if server.labels else partial(_on_machine, server.name, replica)
     placed = apart if server.replicas > 1 else _anywhere
-    options = {**_requests(server.resources), "label_selector": dict(server.labels) or None}
+    options = {**requests(server.resources), "label_selector": dict(server.labels) or None}
     return _handle(_MCP_SESSION, name, blueprint, placed, server.name, replica, **options)
 
 
@@ -279,7 +291,7 @@ def _version(blueprint: Blueprint) -> str:
     return f"{blueprint.agent}@{blueprint.digest}"
 
 
-def _requests(resources: Mapping[str, float]) -> dict[str, Any]:
+def requests(resources: Mapping[str, float]) -> dict[str, Any]:
     """Resources as options of an actor. Those that Ray does not know by name are custom ones, which say what
     a machine has."""
     asked = dict(resources)

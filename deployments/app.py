@@ -14,10 +14,12 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from deployments.addresses import requests
 from deployments.blueprint import Blueprint
 from deployments.caretaker import Caretaker
 from deployments.cluster import A_LITTLE_CPU, close_replica
 from deployments.remote import RayBackend
+from deployments.scaler import FEWER_AFTER_S, MORE_AFTER_S
 from mesh.config.model import Config
 from mesh.gateway.app import http_app
 from mesh.http.landing_page import Links
@@ -33,8 +35,6 @@ GATEWAY: dict[str, Any] = {
     "logging_config": {"enable_access_log": False},
 }
 """What all gateways have in common, as options of Serve."""
-_MORE_AFTER_S, _FEWER_AFTER_S = 5.0, 120.0
-"""How long there have to be too many requests, or too few, before the number of gateways changes."""
 _ASKED_AGAIN = Backoff(first_s=0.5, longest_s=5.0)
 _log = logging.getLogger("mesh.gateway")
 
@@ -153,10 +153,13 @@ def gateway_options(config: Config) -> dict[str, Any]:
             "min_replicas": gateways.min,
             "max_replicas": gateways.max,
             "target_ongoing_requests": gateways.target,
-            "upscale_delay_s": _MORE_AFTER_S,
-            "downscale_delay_s": _FEWER_AFTER_S,
+            "upscale_delay_s": MORE_AFTER_S,
+            "downscale_delay_s": FEWER_AFTER_S,
         }
         number = {"autoscaling_config": scale}
+    if gateways.resources:
+        asked = {name: amount for name, amount in requests(gateways.resources).items() if amount}
+        number["ray_actor_options"] = asked
     return {
         **number,
         # The gateway refuses by itself, as JSON, before Serve does (see Bounded).

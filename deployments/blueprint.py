@@ -47,6 +47,7 @@ class Blueprint:
     machine in the cluster. ``leaves``: this is not the version that was started, so its actors leave when
     they were idle for ``idle_timeout_s``. ``keys_file`` is None without ``auth``. ``deployment`` is the key
     of what was deployed (`deployments.caretaker.AgentDescription.key`), empty for a ``mesh up``.
+    ``keeper_resources`` are those that each keeper asks Ray for.
     """
 
     agent: str
@@ -65,6 +66,7 @@ class Blueprint:
     keys_file: Path | None = None
     files: Mapping[str, FileText] = field(default_factory=dict)
     deployment: str = ""
+    keeper_resources: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def edition(self) -> tuple[str, int]:
@@ -107,6 +109,7 @@ def blueprint_of(config: Config, *, one_machine: bool, deployment: str = "") -> 
         keys_file=config.auth.keys_file.absolute() if config.auth else None,
         files=dict(config.files),
         deployment=deployment,
+        keeper_resources=dict(config.cluster.keepers.resources) if config.cluster.keepers else {},
     )
 
 

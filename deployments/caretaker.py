@@ -245,6 +245,7 @@ class Caretaker:
         while True:
             await asyncio.sleep(_FOLLOW_EVERY_S)
             await self._tried(agent.make_missing_keepers)
+            await self._tried(agent.follow)
 
     async def _until_promoted(self, agent: DeployedAgent) -> None:
         """Stands by, as long as anybody else has the shards. On a cluster without a deployment before, its

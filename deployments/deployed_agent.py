@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from deployments.blueprint import Blueprint, blueprint_of
+from deployments.scaler import Scaler
 from mesh.config.model import Config
 from mesh.config.several_agents import path_of
 from mesh.core.errors import MeshError, StoreAway
@@ -44,6 +45,7 @@ class DeployedAgent:
         self._keeper_on: dict[str, str] = {}
         """The keeper of each machine, by the id that Ray gives it."""
         self._made_keepers = 0
+        self._scaler = Scaler(config.cluster.keepers) if config.cluster.keepers else None
         self._prefix = "" if alone else f"{config.name}: "
 
     def make_actors(self) -> None:
@@ -81,6 +83,8 @@ class DeployedAgent:
             machine = addresses.told_by(keeper, "machine") or f"unknown {number}"
             self._keeper_on[machine] = self._add_keeper(number)
         self._made_keepers = max(numbers) + 1
+        if self._scaler is not None:
+            self._scaler.found(max(numbers) + 1)
 
     def forget(self, name: str) -> None:
         """Leaves out an actor that is gone for good. Whoever makes the actors again makes it anew."""
@@ -109,12 +113,12 @@ class DeployedAgent:
             # The number of shards once more: another mesh may have been the first to use the store meanwhile.
             shards = shards_of(self.config)
             self.blueprint = replace(self.blueprint, generation=generation, shards=shards)
-        if self.config.cluster.keepers == "auto":
-            self.follow_machines()
+        if self._scaler is None:
+            self._follow_machines()
             if not self._keeper_on:  # of any machine: Ray starts it on the first that joins
                 self._keeper_on[_ANY] = self._add_keeper(0)
         else:
-            for number in range(min(self.config.cluster.keepers, self.blueprint.shards)):
+            for number in range(min(self._scaler.number, self.blueprint.shards)):
                 self._add_keeper(number)
 
     def make_nodes(self) -> None:
@@ -154,13 +158,48 @@ class DeployedAgent:
                 with suppress(ValueError):  # it has ended since
                     each.handle().leave_when_idle.remote()
 
-    def follow_machines(self) -> None:
+    def follow(self) -> None:
+        """Creates keepers on machines that have joined, or as many as the turns under way need; and has those
+        leave that are not needed any more."""
+        if not self.has_shards:
+            return
+        keepers = self.config.cluster.keepers
+        if self._scaler is None or keepers is None:
+            self._follow_machines()
+        elif not keepers.is_fixed:
+            self._follow_load(self._scaler)
+
+    def _follow_load(self, scaler: Scaler) -> None:
+        from deployments import addresses
+
+        before = scaler.number
+        keepers = [self.actors[name] for name in self._keepers]
+        scaler.note(addresses.sum_told_by(keepers, "turns"), time.monotonic())
+        if scaler.number == before:
+            return
+        _log.info("event=keepers_scaled agent=%s before=%d after=%d", self.name, before, scaler.number)
+        for number in range(before, min(scaler.number, self.blueprint.shards)):
+            self._add_keeper(number)
+        for number in range(scaler.number, before):
+            self._end_keeper(number)
+
+    def _end_keeper(self, number: int) -> None:
+        """Has a keeper give its shards to the others, and ends it."""
+        import ray
+
+        name = f"{self._prefix}keeper {number}"
+        if (keeper := self.actors.get(name)) is None:
+            return
+        # One that waits for a machine to start on does not answer.
+        ray.wait([keeper.leave.remote()], timeout=_CLOSE_WITHIN_S)
+        ray.kill(keeper)
+        self.forget(name)
+
+    def _follow_machines(self) -> None:
         """Where each machine has a keeper: creates one on each that has joined, as long as there are shards
         for it, and forgets those of machines that are gone."""
         from deployments import cluster
 
-        if self.config.cluster.keepers != "auto" or not self.has_shards:
-            return
         machines = cluster.machines()
         for gone in self._keeper_on.keys() - {*machines, _ANY}:
             self.forget(self._keeper_on[gone])

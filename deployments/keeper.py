@@ -24,6 +24,7 @@ from mesh.keeper.replies import FollowReply, Reply, WatchReply
 from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
 from mesh.local.keeper_host import KeeperHost, OpenShard, kept_when_there
 from mesh.metrics.meters import Meters, Series
+from mesh.metrics.table import OPEN_TURNS
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.push.sender import WebhookSender
@@ -77,6 +78,10 @@ class KeeperActor(Actor):
 
     async def metrics(self) -> list[Series]:
         return await self._keepers.metrics()
+
+    async def turns(self) -> int:
+        """How many turns it is driving."""
+        return self._keepers.gauges()[OPEN_TURNS]
 
     async def alive(self) -> None:
         """See `KeeperService`."""

@@ -97,13 +97,20 @@ class Mesh:
         self._head_was_away = self._head_was_away or bool(why)
         return why
 
-    def follow_machines(self) -> None:
-        """Starts what machines that have joined the cluster need. Raises what Ray does when it cannot."""
+    @property
+    def may_change(self) -> bool:
+        """Whether there is anything to `follow`."""
+        scales = [agent.config.cluster.keepers for agent in self._agents]
+        return not self.is_ours or any(scale is not None and not scale.is_fixed for scale in scales)
+
+    def follow(self) -> None:
+        """Starts the keepers that machines which have joined the cluster need, or turns; and ends those that
+        are not needed any more. Raises what Ray does when it cannot."""
         before = self._actors.keys()
         for agent in self._agents:
-            agent.follow_machines()
+            agent.follow()
         for name in self._actors.keys() - before:
-            _log.info("event=machine_joined actor=%s", name.replace(" ", "_"))
+            _log.info("event=keeper_added actor=%s", name.replace(" ", "_"))
             self._ready.add(name)  # nobody waits for it, but it is closed in the end
 
     def stop(self) -> None:

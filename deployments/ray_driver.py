@@ -155,26 +155,26 @@ def _drive(mesh: Mesh, supervisor: Connection, stop: threading.Event) -> None:
         return  # the start may have failed only because the signal reached what it needs, too
     started.result()
     supervisor.send(MeshReady(mesh.reached))
-    if not mesh.is_ours:
+    if mesh.may_change:
         # In a thread of its own, because Ray may keep it waiting when its head does not answer.
-        following = threading.Thread(target=_follow_machines, args=(mesh, stop), name="machines", daemon=True)
+        following = threading.Thread(target=_follow, args=(mesh, stop), name="keepers", daemon=True)
         following.start()
     try:
         _await_end(mesh, stop)
     finally:
         stop.set()
-        if not mesh.is_ours:  # it must not use Ray while the mesh leaves it
+        if mesh.may_change:  # it must not use Ray while the mesh leaves it
             following.join(_NOTICE_STOP_WITHIN_S)
 
 
-def _follow_machines(mesh: Mesh, stop: threading.Event) -> None:
+def _follow(mesh: Mesh, stop: threading.Event) -> None:
     from ray.exceptions import RayError
 
     while not stop.wait(_PROBE_EVERY_S):
         try:
-            mesh.follow_machines()
+            mesh.follow()
         except (RayError, RuntimeError, ValueError) as problem:  # tried again; `_await_end` says what is gone
-            _log.warning("event=machines_unknown %s", fields(why=problem))
+            _log.warning("event=keepers_not_followed %s", fields(why=problem))
 
 
 def _await_end(mesh: Mesh, stop: threading.Event) -> None:

@@ -102,10 +102,11 @@ def _servers(config: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _scales(cluster: dict[str, Any]) -> Iterator[Problem]:
-    scale = _mapping(cluster.get("gateways"))
-    least, most = scale.get("min", 1), scale.get("max")
-    if isinstance(least, int) and isinstance(most, int) and most < least:
-        yield ("cluster", "gateways", "max"), f"is less than min, {least}; expected {least} or more"
+    for key in ("gateways", "keepers"):
+        scale = _mapping(cluster.get(key))
+        least, most = scale.get("min", 1), scale.get("max")
+        if isinstance(least, int) and isinstance(most, int) and most < least:
+            yield ("cluster", key, "max"), f"is less than min, {least}; expected {least} or more"
 
 
 def _transport(loc: Loc, server: dict[str, Any]) -> Iterator[Problem]:

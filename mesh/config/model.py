@@ -508,12 +508,19 @@ class Auth(ConfigSection):
 
 
 class Scale(ConfigSection):
-    """As many processes as it takes, from ``min`` to ``max``, that each has ``target`` requests at a time. In
-    a config also a number, which is both."""
+    """As many processes as it takes, from ``min`` to ``max``, that each has ``target`` requests (of keepers:
+    turns under way) at a time. Each asks Ray for ``resources``; with none, for a little CPU. In a config also
+    a number, which is ``min`` and ``max``."""
 
     min: Annotated[int, Field(ge=1, le=1000)] = 1
     max: Annotated[int, Field(ge=1, le=1000)]
     target: Annotated[float, Field(gt=0, le=100_000)] = 100
+    resources: Resources = {}
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is always the same number."""
+        return self.min == self.max
 
 
 def _as_scale(value: Any) -> Any:
@@ -521,14 +528,18 @@ def _as_scale(value: Any) -> Any:
     return {"min": value, "max": value} if is_number else value
 
 
+def _as_scale_or_none(value: Any) -> Any:
+    return None if value == "auto" else _as_scale(value)
+
+
 class Cluster(ConfigSection):
-    """How many processes of each kind there are; of keepers, ``auto`` is one a machine. ``nodes`` is the
-    number of replicas of an agent that has no ``agent:``. Actors that are made on first use (``replicas: 0``
-    and older versions) leave after ``idle_timeout_s`` without work. ``isolation``: whether each node has a
-    process of its own, or those that ask for nothing special share one."""
+    """How many processes of each kind there are; of keepers, None (in a config, ``auto``) is one a machine.
+    ``nodes`` is the number of replicas of an agent that has no ``agent:``. Actors that are made on first use
+    (``replicas: 0`` and older versions) leave after ``idle_timeout_s`` without work. ``isolation``: whether
+    each node has a process of its own, or those that ask for nothing special share one."""
 
     gateways: Annotated[Scale, BeforeValidator(_as_scale)] = Scale(max=1)
-    keepers: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = "auto"
+    keepers: Annotated[Scale | None, BeforeValidator(_as_scale_or_none)] = None
     nodes: Annotated[int, Field(ge=1, le=1000)] = 1
     idle_timeout_s: Seconds = 300
     isolation: Literal["own", "shared"] = "own"

@@ -808,7 +808,7 @@ class Keeper:
         self.meters.observe(APPEND_SECONDS, loaded.append_took_s)
         note_events(self.meters, loaded.conversation, events)
         if self._tracer is not None:
-            self._tracer.note(loaded.conversation, events)
+            self._tracer.note(loaded.conversation, events, loaded.append_took_s)
         self._feeds.appended(loaded, events)
         self._note_changed_agents(loaded)
         self._push.on_journaled(loaded.conversation.id, events)

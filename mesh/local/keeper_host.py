@@ -44,7 +44,7 @@ from mesh.keeper.keeper import Keeper, KeeperSettings
 from mesh.keeper.recorder import KeeperRecorder
 from mesh.keeper.retention import RetentionDays
 from mesh.keeper.store_losses import AcknowledgedEnds
-from mesh.metrics.meters import Meters, Series
+from mesh.metrics.meters import Meters, Metric, Series
 from mesh.metrics.of_events import waiting_since
 from mesh.metrics.table import SHARDS, SHARDS_OPENED, STARTED
 from mesh.net.backoff import Backoff
@@ -258,15 +258,22 @@ class KeeperHost:
 
     async def metrics(self) -> list[Series]:
         """What was measured here, and how much is here."""
-        keepers = [held.now().keeper for held in self._held.values() if held.is_open]
+        # A store that has a listing is asked once, for all hosts.
+        listed = self._open_keepers() if self._store.listing() is None else []
+        waiting = waiting_since([await keeper.waiting_since() for keeper in listed])
+        here = [Series(metric.name, (), now) for metric, now in self.gauges().items()]
+        return [*self._meters.series(), *here, *waiting]
+
+    def gauges(self) -> dict[Metric, int]:
+        """How much is here now."""
+        keepers = self._open_keepers()
         gauges = Counter({SHARDS: len(keepers), STARTED: self._started_at})
         for keeper in keepers:
             gauges.update(keeper.gauges())
-        # A store that has a listing is asked once, for all hosts.
-        listed = keepers if self._store.listing() is None else []
-        waiting = waiting_since([await keeper.waiting_since() for keeper in listed])
-        here = [Series(metric.name, (), now) for metric, now in gauges.items()]
-        return [*self._meters.series(), *here, *waiting]
+        return gauges
+
+    def _open_keepers(self) -> list[Keeper]:
+        return [held.now().keeper for held in self._held.values() if held.is_open]
 
     def keeper(self, shard: int) -> Keeper:
         """The keeper of a shard that is open here, and stays."""

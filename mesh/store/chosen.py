@@ -128,7 +128,7 @@ def _count_in(folder: Path, config: Config) -> int:
 
 def _first_count(config: Config) -> int:
     keepers = config.cluster.keepers
-    return keepers if isinstance(keepers, int) else 1
+    return keepers.max if keepers else 1
 
 
 def _with_shards(config: Config, data_dir: Path, work: Callable[[Shards], Coroutine[Any, Any, T]]) -> T:

@@ -1,7 +1,8 @@
-"""The spans of a conversation, each made of one event when that is journaled. Pure.
+"""The spans of a conversation, each made of one event when that is journaled, or of an append. Pure.
 
     turn ─► node ─► model call, tool call, approval
-                      tool call ─► the agent that it called or started ─► …
+     │                tool call ─► the agent that it called or started ─► …
+     └────► append: what the store took to make events durable
 
 The ids of a trace and of its spans are hashes of what they are of, so that every process, also after a crash,
 gives the same to the same step: nobody has to remember a parent, and a span that is sent twice is one. The
@@ -32,6 +33,7 @@ from mesh.core.places import ROOT, Place
 
 _TURN = "turn"
 _NS_IN_MS = 10**6
+_NS_IN_S = 10**9
 _SAMPLED = 1
 
 
@@ -131,6 +133,15 @@ def spans_of(
                 yield _whole_turn(turn, conversation, event)
             case _:
                 pass
+
+
+def append_span(conversation: Conversation, events: Sequence[AnyEvent], took_s: float) -> Span:
+    """The span of an append of events of the newest turn. It began when the last of them was made."""
+    turn = turn_of(conversation)
+    begun = max(_ns(event.time) for event in events)
+    ids = turn.span_id(f"append/{events[0].seq}"), turn.span_id(_TURN)
+    times = begun, begun + round(took_s * _NS_IN_S)
+    return _made(turn, ids, "append", times, {"mesh.events": len(events)})
 
 
 def _model_call(turn: TurnOfTrace, call: LlmCall, with_contents: bool) -> Span:
@@ -240,11 +251,13 @@ class Tracer:
         self._share = share
         self._with_contents = with_contents
 
-    def note(self, conversation: Conversation, events: Sequence[AnyEvent]) -> None:
-        """Takes new events of the newest turn, which the conversation has already."""
-        if turn_of(conversation).is_sampled(self._share):
+    def note(self, conversation: Conversation, events: Sequence[AnyEvent], took_s: float) -> None:
+        """Takes events of the newest turn that were appended at once, in so many seconds, and that the
+        conversation has already. Before its first turn there is nothing to trace."""
+        if conversation.turn and turn_of(conversation).is_sampled(self._share):
             for span in spans_of(conversation, events, with_contents=self._with_contents):
                 self._send(span)
+            self._send(append_span(conversation, events, took_s))
 
     def forwarded(self, turn: TurnOfTrace) -> str:
         """The trace context with which a turn calls others."""

@@ -82,7 +82,7 @@ class Deployed:
         return self.ledger.read_text().splitlines() if self.ledger.exists() else []
 
     @contextmanager
-    def asking_all_the_time(self, message: str = "hello") -> Iterator[list[int]]:
+    def asking_all_the_time(self, message: str = "hello", people: int = 4) -> Iterator[list[int]]:
         """The status of each answer to people who ask without a pause."""
         statuses: list[int] = []
         stop = Event()
@@ -92,8 +92,8 @@ class Deployed:
                 while not stop.is_set():
                     statuses.append(client.post("/conversations", json={"message": message}).status_code)
 
-        with ThreadPoolExecutor(4) as threads:
-            asking = [threads.submit(ask) for _ in range(4)]
+        with ThreadPoolExecutor(people) as threads:
+            asking = [threads.submit(ask) for _ in range(people)]
             try:
                 yield statuses
             finally:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,16 @@ _PORTS = ("port", "ray-client-server-port", "dashboard-agent-listen-port", "dash
 
 
 @contextmanager
-def running_ray(folder: Path, env: dict[str, str], cpus: int = 2) -> Iterator[str]:
-    """The address of a Ray that somebody else started."""
+def running_ray(
+    folder: Path,
+    env: dict[str, str],
+    cpus: int = 2,
+    more: Callable[[int], Sequence[str]] = lambda port: (),
+) -> Iterator[str]:
+    """The address of a Ray that somebody else started. ``more``: other options, given its port."""
     ports = {option: free_port() for option in _PORTS}
     ray = str(Path(sys.executable).with_name("ray"))
-    options = [f"--{option}={port}" for option, port in ports.items()]
+    options = [*(f"--{option}={port}" for option, port in ports.items()), *more(ports["port"])]
     haproxy = {
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "h" / "haproxy.cfg"),
         # An edge that is not ready in five seconds would be replaced, and again.

@@ -47,7 +47,7 @@ class TestDefaults:
         )
         assert (config.servers, config.a2a, config.agent) == ((), (), None)
         assert (config.limits.max_tool_iterations, config.limits.max_body_bytes) == (10, 1024 * 1024)
-        assert (config.cluster.gateways.max, config.cluster.keepers, config.cluster.nodes) == (1, "auto", 1)
+        assert (config.cluster.gateways.max, config.cluster.keepers, config.cluster.nodes) == (1, None, 1)
 
     @pytest.mark.parametrize(
         "path", sorted({*CONFIGS.glob("*.yaml")} - {CONFIGS / "web.yaml"}), ids=lambda path: path.name

@@ -1,5 +1,6 @@
 """One trace a turn: its spans, what each lies in, and that a crash makes none twice and loses none."""
 
+import json
 from typing import Any
 
 import httpx
@@ -54,7 +55,7 @@ def test_a_turn_with_an_approval_is_one_trace() -> None:
     sent = Sent()
     with live(sent, calls(("add", {"n": 3})), says("done")) as mesh, httpx.Client(base_url=mesh.url) as http:
         asked = http.post("/conversations", json={"message": "add"}).json()
-        assert [span.name for span in sent.spans] == ["chat scripted"]
+        assert [span.name for span in sent.spans if span.name != "append"] == ["chat scripted"]
         http.post(f"/approvals/{asked['result']['approval']['uuid']}", json={"approved": True})
     assert {span.trace_id for span in sent.spans} == {trace_id_of("", asked["conversation"]["id"], 1)}
     turn = sent.named("invoke_agent test")
@@ -68,6 +69,19 @@ def test_a_turn_with_an_approval_is_one_trace() -> None:
     assert chats[0].attributes["gen_ai.request.model"] == "scripted"
     assert {span.attributes["gen_ai.conversation.id"] for span in sent.spans} == {asked["conversation"]["id"]}
     assert len({span.span_id for span in sent.spans}) == len(sent.spans)
+
+
+def test_each_append_of_a_turn_lies_in_it_with_the_time_that_the_store_took() -> None:
+    sent = Sent()
+    with live(sent, says("done")) as mesh, httpx.Client(base_url=mesh.url) as http:
+        body = http.post("/conversations", json={"message": "go"}).json()
+        log = http.get(f"/conversations/{body['conversation']['id']}/log").text.splitlines()
+    turn = sent.named("invoke_agent test")
+    appends = [span for span in sent.spans if span.name == "append"]
+    assert {span.parent_id for span in appends} == {turn.span_id}
+    assert all(span.end_ns > span.start_ns >= turn.start_ns for span in appends)
+    of_turn = [line for line in log if json.loads(line).get("turn")]
+    assert sum(span.attributes["mesh.events"] for span in appends) == len(of_turn)
 
 
 def test_nodes_lie_in_the_nodes_around_them() -> None:

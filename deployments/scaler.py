@@ -1,0 +1,42 @@
+"""How many processes there are to be, by what they have to do."""
+
+import math
+from collections import deque
+
+from mesh.config.model import Scale
+
+MORE_AFTER_S = 5.0
+FEWER_AFTER_S = 120.0
+
+
+class Scaler:
+    """More processes when more were needed for `MORE_AFTER_S` without a break, fewer when fewer were needed
+    for `FEWER_AFTER_S`. ``number`` is how many there are to be now."""
+
+    def __init__(self, scale: Scale) -> None:
+        self._scale = scale
+        self._needed: deque[tuple[float, int]] = deque()  # within FEWER_AFTER_S, and one from before
+        self.number = scale.min
+
+    def found(self, number: int) -> None:
+        """There are as many already, which an earlier process has started."""
+        self.number = self._within(number)
+
+    def note(self, load: float, now: float) -> None:
+        """Notes how many requests are under way in all of them together, at this time in seconds. Times do
+        not fall."""
+        self._needed.append((now, self._within(math.ceil(load / self._scale.target))))
+        while len(self._needed) > 1 and self._needed[1][0] <= now - FEWER_AFTER_S:
+            self._needed.popleft()
+        lately = [needed for at, needed in self._needed if at >= now - MORE_AFTER_S]
+        if self._is_known_since(now - MORE_AFTER_S) and min(lately) > self.number:
+            self.number = min(lately)
+        all_needed = max(needed for _, needed in self._needed)
+        if self._is_known_since(now - FEWER_AFTER_S) and all_needed < self.number:
+            self.number = all_needed
+
+    def _is_known_since(self, time: float) -> bool:
+        return self._needed[0][0] <= time
+
+    def _within(self, number: int) -> int:
+        return min(max(number, self._scale.min), self._scale.max)
