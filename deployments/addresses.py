@@ -2,6 +2,7 @@
 
     {agent}#{generation}/keeper/{number}             KeeperActor; deployed {agent}#{generation}.{key}/…
     {agent}@{digest}/node/{path}:{name}/{replica}    NodeActor; of several that share one, …:{name},{path}:…
+                                                     with ``replicas: auto``, …/{id of the machine}
     {agent}@{digest}/mcp/{server}                    McpSessionActor; with replicas …/{server}/{replica}
 
 All are detached, and Ray starts them again without limit when they die. Those of one store have a namespace
@@ -169,16 +170,21 @@ def is_of(blueprint: Blueprint, actor: ActorName, used: Collection[Any]) -> bool
     return _handles.get(actor) in used
 
 
-def node(blueprint: Blueprint, path: str, replica: int) -> Any:
-    """The handle of a replica of a node of the tree."""
+def node(blueprint: Blueprint, path: str, replica: str) -> Any:
+    """The handle of a replica of a node of the tree: a number, or where each machine has one, the machine's
+    id."""
     placement = blueprint.nodes[path]
     name = node_name(blueprint, path, replica)
-    placed = partial(_on_machine, path, replica) if placement.replicas > 1 else _spread
+    placed: Callable[[], Any] = _spread
+    if placement.replicas is None:
+        placed = partial(NodeAffinitySchedulingStrategy, replica, soft=False)
+    elif placement.replicas > 1:
+        placed = partial(_on_machine, path, int(replica))
     paths = blueprint.sharing(path)
     return _handle(_NODE, name, blueprint, placed, paths, **requests(placement.resources))
 
 
-def node_name(blueprint: Blueprint, path: str, replica: int) -> str:
+def node_name(blueprint: Blueprint, path: str, replica: str) -> str:
     """The name of the actor of a replica of a node, which has the names of all nodes that share it."""
     shown = ",".join(f"{each}:{blueprint.nodes[each].name}" for each in blueprint.sharing(path))
     if len(shown) > _LONGEST_NAME:
@@ -205,7 +211,7 @@ def session_name(server: McpServer, replica: int) -> str:
     return f"{server.name}/{replica}" if server.replicas > 1 else server.name
 
 
-async def find_node(blueprint: Blueprint, path: str, replica: int) -> bool:
+async def find_node(blueprint: Blueprint, path: str, replica: str) -> bool:
     """Whether a replica of a node is there, and is found from then on without Ray's control store. Creates
     none: it may have been ended for good."""
     name = node_name(blueprint, path, replica)
@@ -235,7 +241,7 @@ def found_again(actors: Mapping[str, Any]) -> dict[str, Any]:
     return again
 
 
-def node_stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:
+def node_stub(blueprint: Blueprint, path: str, replica: str) -> NodeService:
     """A replica of a node of the tree."""
     name = f"node {path} of {blueprint.agent}"
     key = PublishedKey(blueprint.namespace, node_name(blueprint, path, replica), path)

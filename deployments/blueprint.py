@@ -25,11 +25,11 @@ NAMESPACE = "mesh"
 @dataclass(frozen=True)
 class Placement:
     """A node's actors: how many, and the resources that each asks Ray for. With 0 replicas there is one actor
-    from its first use until it is idle. ``is_shared``: the node shares one actor with all others for which
-    this is true."""
+    from its first use until it is idle; with None there is one on each machine. ``is_shared``: the node
+    shares one actor with all others for which this is true."""
 
     name: str
-    replicas: int
+    replicas: int | None
     resources: Mapping[str, float]
     is_shared: bool = False
 
@@ -119,7 +119,8 @@ def demand(blueprint: Blueprint, servers: Sequence[McpServer]) -> dict[str, floa
     placed: tuple[Placement | McpServer, ...] = (*blueprint.nodes.values(), *servers)
     for each in placed:
         for resource, amount in each.resources.items():
-            asked[resource] = asked.get(resource, 0) + amount * each.replicas
+            number = 1 if each.replicas is None else each.replicas
+            asked[resource] = asked.get(resource, 0) + amount * number
     return asked
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from deployments import tls
@@ -21,6 +22,7 @@ class CannotStart(MeshError):
 A_LITTLE_CPU = 0.001
 """What an actor asks for at least. Ray (2.60) places one that asks for nothing on any machine, whatever its
 strategy says, also on a head without CPUs, and starts no machine for it."""
+_RAY_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 _PROBE_S = 5.0
 _OF_PROCESS = re.compile(r"^\s*\(\d+\)\s*:\s*")
 """What HAProxy writes between the severity of a line and its words."""
@@ -134,7 +136,7 @@ def missing_resources(demand: Mapping[str, float]) -> list[str]:
     """The resources of which the cluster, as it is now, has less than the demand."""
     import ray
 
-    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    names = _RAY_NAMES
     there = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return [
         f"{name} ({amount:g} asked, {there.get(names.get(name, name), 0):g} there)"
@@ -143,15 +145,27 @@ def missing_resources(demand: Mapping[str, float]) -> list[str]:
     ]
 
 
-def machines() -> list[str]:
-    """The ids of the machines that the cluster has now and that take actors, this one first. A head that was
-    started without CPUs takes none."""
+def this_machine() -> str:
+    """The id that Ray gives the machine of this process."""
     import ray
 
-    here = ray.get_runtime_context().get_node_id()
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def machines(asked: Mapping[str, float] = MappingProxyType({})) -> list[str]:
+    """The ids of the machines that the cluster has now and that take actors, this one first. A head that was
+    started without CPUs takes none. With ``asked``, those that have as much of these resources."""
+    import ray
+
+    here = this_machine()
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    taking = [node["NodeID"] for node in nodes if node["Resources"].get("CPU")]
+    taking = [node["NodeID"] for node in nodes if _takes(node["Resources"], asked)]
     return sorted(taking, key=lambda id: (id != here, id))
+
+
+def _takes(resources: Mapping[str, float], asked: Mapping[str, float]) -> bool:
+    has_all = all(resources.get(_RAY_NAMES.get(name, name), 0) >= amount for name, amount in asked.items())
+    return bool(resources.get("CPU")) and has_all
 
 
 def other_edge() -> str:

@@ -45,6 +45,8 @@ class DeployedAgent:
         self._keeper_on: dict[str, str] = {}
         """The keeper of each machine, by the id that Ray gives it."""
         self._made_keepers = 0
+        self._of_machines: set[str] = set()
+        """The names of the nodes of which each machine has one."""
         self._scaler = Scaler(config.cluster.keepers) if config.cluster.keepers else None
         self._prefix = "" if alone else f"{config.name}: "
 
@@ -90,7 +92,8 @@ class DeployedAgent:
         """Leaves out an actor that is gone for good. Whoever makes the actors again makes it anew."""
         from deployments import addresses
 
-        addresses.discard(self.actors.pop(name))
+        if (actor := self.actors.pop(name, None)) is not None:
+            addresses.discard(actor)
         self.closable.discard(name)
         self._keepers.discard(name)
         self._keeper_on = {machine: keeper for machine, keeper in self._keeper_on.items() if keeper != name}
@@ -131,9 +134,25 @@ class DeployedAgent:
                 session = addresses.mcp_session(blueprint, server, replica)
                 self._add(f"mcp {addresses.session_name(server, replica)}", session, closes=True)
         for path, placement in blueprint.nodes.items():
-            for replica in range(placement.replicas):
-                node = addresses.node(blueprint, path, replica)
+            for replica in range(placement.replicas or 0):
+                node = addresses.node(blueprint, path, str(replica))
                 self._add(f"node {path} {placement.name}/{replica}", node)
+        self._make_nodes_of_machines()
+
+    def _make_nodes_of_machines(self) -> None:
+        """Creates what each machine has one of on those that have joined, and forgets that of those that are
+        gone."""
+        from deployments import addresses, cluster
+
+        before, self._of_machines = self._of_machines, set()
+        for path, placement in self.blueprint.nodes.items():
+            if placement.replicas is not None:
+                continue
+            for machine in cluster.machines(placement.resources):
+                node = addresses.node(self.blueprint, path, machine)
+                self._of_machines.add(self._add(f"node {path} {placement.name}/{machine[:8]}", node))
+        for gone in before - self._of_machines:
+            self.forget(gone)
 
     def let_stay(self) -> None:
         """Undoes `retire_others` for the nodes and sessions of this version, which was deployed before."""
@@ -159,10 +178,11 @@ class DeployedAgent:
                     each.handle().leave_when_idle.remote()
 
     def follow(self) -> None:
-        """Creates keepers on machines that have joined, or as many as the turns under way need; and has those
-        leave that are not needed any more."""
+        """Creates nodes and keepers on machines that have joined, or as many keepers as the turns under way
+        need; and has those leave that are not needed any more."""
         if not self.has_shards:
             return
+        self._make_nodes_of_machines()
         keepers = self.config.cluster.keepers
         if self._scaler is None or keepers is None:
             self._follow_machines()

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-import ray
-
+from deployments import cluster
 from deployments.actor import Actor
 from deployments.blueprint import Blueprint
 from deployments.channel import Address
@@ -129,7 +128,7 @@ class KeeperActor(Actor):
 
     async def machine(self) -> str:
         """The id that Ray gives its machine."""
-        return str(ray.get_runtime_context().get_node_id())
+        return cluster.this_machine()
 
     async def ready(self) -> None:
         """Returns once its share of the shards is open."""

@@ -104,13 +104,13 @@ class Mesh:
         return not self.is_ours or any(scale is not None and not scale.is_fixed for scale in scales)
 
     def follow(self) -> None:
-        """Starts the keepers that machines which have joined the cluster need, or turns; and ends those that
-        are not needed any more. Raises what Ray does when it cannot."""
+        """Starts what machines that have joined the cluster are to have, and the keepers that the turns under
+        way need; ends what is not needed any more. Raises what Ray does when it cannot."""
         before = self._actors.keys()
         for agent in self._agents:
             agent.follow()
         for name in self._actors.keys() - before:
-            _log.info("event=keeper_added actor=%s", name.replace(" ", "_"))
+            _log.info("event=actor_added actor=%s", name.replace(" ", "_"))
             self._ready.add(name)  # nobody waits for it, but it is closed in the end
 
     def stop(self) -> None:

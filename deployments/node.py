@@ -32,6 +32,9 @@ from mesh.tree.turn import (
     UnsettledCall,
 )
 
+_SPREADING = ("parallel", "map")
+"""The types of nodes whose children work at the same time."""
+
 
 class NodeActor(Actor):
     """Nodes of the tree, one as a rule. It carries thousands of waiting turns."""
@@ -41,7 +44,7 @@ class NodeActor(Actor):
     ) -> None:
         await self._begin()
         config = blueprint.config()
-        self._stays = all(blueprint.nodes[path].replicas > 0 for path in paths)
+        self._stays = all(blueprint.nodes[path].replicas != 0 for path in paths)
         self._idle = Idle(blueprint.idle_timeout_s, leaves=blueprint.leaves or not self._stays)
         planned = {each.path: each for each in all_nodes(config)}
         # One for all nodes of this process: each has connections, to the store among others.
@@ -82,7 +85,7 @@ class _Node:
         children: list[RemoteNode] = []
 
         def child(path: str) -> RemoteNode:
-            children.append(RemoteNode(blueprint, path))
+            children.append(RemoteNode(blueprint, path, spreads=planned.node.type in _SPREADING))
             return children[-1]
 
         environment = Environment(sessions, provider_for, reach, child)

@@ -10,23 +10,22 @@ node      `RemoteRecorder`                ──►  keepers
 import asyncio
 import logging
 import secrets
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any, TypeVar, cast
 
 import msgspec
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayError
 
-from deployments import addresses
-from deployments.addresses import mcp_session_stub, node_stub, session_name
+from deployments import addresses, cluster
+from deployments.addresses import asked, mcp_session_stub, node_stub, session_name
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
 from deployments.directory import KeeperDirectory
+from deployments.node_replicas import ASKED_AGAIN, Machines, NodeReplicas
 from deployments.services import NodeService, ToolSessionService
 from mesh.config.kept_versions import Versions
 from mesh.config.model import McpServer
@@ -47,8 +46,6 @@ from mesh.mcp.replicas import ReplicatedSession
 from mesh.metrics.meters import Series
 from mesh.metrics.of_events import waiting_since
 from mesh.metrics.table import KEEPERS_AWAY, SHARDS_WITHOUT_KEEPER
-from mesh.net.backoff import Backoff
-from mesh.net.silent_peers import SilentPeers
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.runtime.logs import fields
@@ -71,10 +68,6 @@ from mesh.tree.turn import (
 
 _PROBE_S = 2.0
 """How long `RayBackend.parts` waits for each actor: a few seconds are what load balancers wait."""
-_ASKED_AGAIN = Backoff(first_s=1.0, longest_s=15.0)
-"""When a replica that did not answer is asked again."""
-_ASKS_ANOTHER_S = 0.2
-"""How long the caller of a node with replicas waits for one before it asks another one as well."""
 _AWAY_S = 3.0
 """How long a list waits for keepers that are away while others answer."""
 _GRACE_S = 5.0
@@ -159,9 +152,14 @@ class RayBackend:
         probes: dict[MeshPart, Awaitable[Any]] = {
             **await self._keeper_probes(),
             **{
-                _part("node", f"{path} {placement.name}/{replica}"): self._node_ready(path, replica)
+                _part("node", f"{path} {placement.name}/{replica}"): self._node_ready(path, str(replica))
                 for path, placement in blueprint.nodes.items()
-                for replica in range(placement.replicas)
+                for replica in range(placement.replicas or 0)
+            },
+            **{  # on any machine: one that has just joined is not ready yet
+                _part("node", f"{path} {placement.name}"): self._any_node_ready(path)
+                for path, placement in blueprint.nodes.items()
+                if placement.replicas is None
             },
             **{
                 _part("mcp", session.name): session.catalogue()
@@ -177,14 +175,26 @@ class RayBackend:
             for part, answer in zip(probes, answers, strict=True)
         ]
 
-    async def _node_ready(self, path: str, replica: int) -> None:
+    async def _any_node_ready(self, path: str) -> None:
+        machines = await asked(partial(cluster.machines, self._blueprint.nodes[path].resources))
+        asking = [asyncio.create_task(self._node_ready(path, each)) for each in machines]
+        try:
+            for answer in asyncio.as_completed(asking):
+                with suppress(RayError):
+                    return await answer
+            raise Unavailable("it is on no machine")
+        finally:
+            for each in asking:
+                each.cancel()
+
+    async def _node_ready(self, path: str, replica: str) -> None:
         find = partial(addresses.node, self._blueprint, path, replica)
-        node = await addresses.asked(find)
+        node = await asked(find)
         try:
             await node.ready.remote()
         except ActorDiedError:  # it has left, as an older version that was idle
             addresses.discard(node)
-            await (await addresses.asked(find)).ready.remote()
+            await (await asked(find)).ready.remote()
 
     async def _keeper_probes(self) -> dict[MeshPart, Awaitable[Any]]:
         """Questions to the keepers that have the shards, which are to be those of this deployment, or of a
@@ -262,80 +272,23 @@ class RemoteRecorder:
         return await keeper.denial(conversation_id, call)
 
 
-class NodeReplicas:
-    """The replicas of one node, in turn. One that does not answer is left out as long as another one does:
-    its machine may be cut off, or its process be stopped."""
-
-    def __init__(self, replicas: Sequence[NodeService]) -> None:
-        self._replicas = replicas
-        self._silent: SilentPeers[int] = SilentPeers(_ASKED_AGAIN, time.monotonic)
-        self._asking: set[asyncio.Task[bool]] = set()
-        self._turns = count()
-
-    async def next(self) -> NodeService:
-        """The next one that answers; if it is the only one, that. While one takes its time, others are asked
-        as well. Raises `Unavailable`."""
-        number_of_them, first = len(self._replicas), next(self._turns)
-        if number_of_them == 1:
-            return self._replicas[0]
-        numbers = [(first + each) % number_of_them for each in range(number_of_them)]
-        silent = self._silent.ids()
-        asked: dict[asyncio.Task[bool], int] = {}
-        for number in sorted(numbers, key=lambda each: each in silent):
-            asked[self._ask(number)] = number
-            if found := await self._first(asked, _ASKS_ANOTHER_S):
-                return found
-        if found := await self._first(asked, None):
-            return found
-        raise Unavailable(f"none of the {number_of_them} replicas of the node answers")
-
-    def _ask(self, number: int) -> asyncio.Task[bool]:
-        # It goes on when another one has answered, so that it is known who is silent.
-        task = asyncio.create_task(self._answers(number))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-        return task
-
-    async def _first(
-        self, asked: dict[asyncio.Task[bool], int], within_s: float | None
-    ) -> NodeService | None:
-        """The first that answers within this time. Those that do not are taken out of ``asked``."""
-        while asked:
-            done, _ = await asyncio.wait(asked, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                return None
-            for task in done:
-                number = asked.pop(task)
-                if task.result():
-                    return self._replicas[number]
-        return None
-
-    async def _answers(self, number: int) -> bool:
-        # Each time: it costs a hundredth of what the call that follows does, which would wait for a process
-        # that is stopped as long as a turn may last.
-        try:
-            await self._replicas[number].alive()
-        except Unavailable:
-            if number not in self._silent.ids():  # others may have asked at the same time
-                self._silent.note(number)
-            return False
-        self._silent.forget(number)
-        return True
-
-    def note_lost(self, replica: NodeService) -> None:
-        """A call of it was lost."""
-        self._silent.note(self._replicas.index(replica))
-
-
 class RemoteNode:
-    """`NodeService` by calls to the actors of one node, its replicas in turn."""
+    """`NodeService` by calls to the actors of one node. ``spreads``: where each machine has one, the calls
+    go to all of them in turn, and not to the one on this machine as long as that answers."""
 
-    def __init__(self, blueprint: Blueprint, path: str) -> None:
+    def __init__(self, blueprint: Blueprint, path: str, *, spreads: bool = False) -> None:
         self._blueprint = blueprint
         self._path = path
         self._carriers: dict[Activation, NodeService] = {}
-        replicas = max(1, blueprint.nodes[path].replicas)
-        self._replicas = NodeReplicas([node_stub(blueprint, path, number) for number in range(replicas)])
+        self._placement = blueprint.nodes[path]
+        self._stubs: dict[str, NodeService] = {}
+        self._finding: set[asyncio.Task[None]] = set()
+        replicas = self._placement.replicas
+        self._machines = Machines(partial(cluster.machines, self._placement.resources))
+        if replicas is None:
+            self._replicas = NodeReplicas({}, "" if spreads else cluster.this_machine())
+        else:
+            self._replicas = NodeReplicas({str(n): self._stub(str(n)) for n in range(max(1, replicas))})
 
     async def __call__(self, turn: PassInput) -> PassOutput:
         """`RunNode`."""
@@ -344,18 +297,46 @@ class RemoteNode:
     async def find(self) -> None:
         """Returns when each replica that is always there has been found. Where it listens, only Ray's control
         store knows, which may be away later: the calls after this one do not need it."""
-        blueprint = self._blueprint
-        replicas = 0 if blueprint.leaves else blueprint.nodes[self._path].replicas
-        await asyncio.gather(*map(self._find, range(replicas)))
+        if self._blueprint.leaves:
+            return
+        if self._placement.replicas is None:
+            await self._next()  # which finds those of all machines, and those of machines that join
+            await asyncio.gather(*self._finding)
+        else:
+            await asyncio.gather(*(self._find(str(n)) for n in range(self._placement.replicas)))
 
-    async def _find(self, replica: int) -> None:
-        for delay_s in _ASKED_AGAIN.delays():
+    async def _find(self, replica: str) -> None:
+        for delay_s in ASKED_AGAIN.delays():
             if await addresses.find_node(self._blueprint, self._path, replica):
+                return
+            if self._placement.replicas is None and replica not in await self._machines.lately():
                 return
             await asyncio.sleep(delay_s)
 
+    def _stub(self, replica: str) -> NodeService:
+        return node_stub(self._blueprint, self._path, replica)
+
+    async def _next(self) -> NodeService:
+        if self._placement.replicas is None:
+            await self._follow_machines()
+        return await self._replicas.next()
+
+    async def _follow_machines(self) -> None:
+        machines = await self._machines.lately()
+        if self._stubs.keys() == {*machines}:
+            return
+        joined = [machine for machine in machines if machine not in self._stubs]
+        self._stubs = {machine: self._stubs.get(machine) or self._stub(machine) for machine in machines}
+        self._replicas.change(self._stubs)
+        if self._blueprint.leaves:
+            return
+        for machine in joined:
+            finding = asyncio.create_task(self._find(machine))
+            self._finding.add(finding)
+            finding.add_done_callback(self._finding.discard)
+
     async def run(self, turn: PassInput) -> PassOutput:
-        carrier = self._carriers[turn.activation] = await self._replicas.next()
+        carrier = self._carriers[turn.activation] = await self._next()
         try:
             return await carrier.run(turn)
         except ConnectionLost:
@@ -374,33 +355,33 @@ class RemoteNode:
 
     async def problems(self, call: ToolCall) -> str:
         try:
-            return await (await self._replicas.next()).problems(call)
+            return await (await self._next()).problems(call)
         except ToolSessionError as problem:
             # The node does not know its tools yet, as while a server starts again.
             raise Unavailable(str(problem)) from problem
 
     async def verdict(self, call: ToolCall, grants: Sequence[Grant]) -> Verdict:
         try:
-            return await (await self._replicas.next()).verdict(call, grants)
+            return await (await self._next()).verdict(call, grants)
         except ToolSessionError as problem:
             raise Unavailable(str(problem)) from problem
 
     async def preview(self, call: ToolCall, offset: int) -> Preview | None:
         try:
-            return await (await self._replicas.next()).preview(call, offset)
+            return await (await self._next()).preview(call, offset)
         except ToolSessionError as problem:
             raise Unavailable(str(problem)) from problem
 
     async def settle(self, call: UnsettledCall) -> ToolResult | None:
         try:
-            return await (await self._replicas.next()).settle(call)
+            return await (await self._next()).settle(call)
         except (ToolSessionError, CallFailed) as problem:
             # The node does not know its tools yet, or has a defect. The turn is about to end, and the call
             # may have run: the keeper asks again for a while before it gives up on the result.
             raise Unavailable(str(problem)) from problem
 
     async def cancel(self, task: AbandonedTask) -> None:
-        await (await self._replicas.next()).cancel(task)
+        await (await self._next()).cancel(task)
 
 
 class RemoteTree:

@@ -71,6 +71,13 @@ DEPLOYMENT_KEYS = (
 OWN_SERVERS = ("mcp-filesystem", "mcp-shell", "mcp-resources")
 """The programs of tool servers that come with mesh."""
 Resources = dict[Text, Annotated[float, Field(ge=0)]]
+
+
+def _as_none(value: Any) -> Any:
+    """``auto`` in a config is None here: as many as there are machines."""
+    return None if value == "auto" else value
+
+
 NodeType = Literal["llm", "sequential", "parallel", "loop", "map", "a2a", "tool", "agent"]
 
 
@@ -311,8 +318,9 @@ class AgentNode(ConfigSection):
     it inherits from the nearest of these around the node, and is ``inline`` where there is none, but ``ask``
     in an agent that checks answers.
     ``policy`` tightens that of the agent, here and below. ``replicas`` is the number of actors; with 0 an
-    actor is made on the first use. ``resources`` are what each of them requests of Ray, such as ``num_cpus``.
-    ``timeout_s`` None means that only the turn's own bound applies.
+    actor is made on the first use; None (in a config, ``auto``) is one on each machine. ``resources`` are
+    what each of them requests of Ray, such as ``num_cpus``. ``timeout_s`` None means that only the turn's own
+    bound applies.
     """
 
     name: Name
@@ -353,7 +361,7 @@ class AgentNode(ConfigSection):
     approvals: Literal["inline", "ask"] | None = None
     policy: NodePolicyOptions | None = None
     on_error: Literal["fail", "continue"] = "fail"
-    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+    replicas: Annotated[Annotated[int, Field(ge=0, le=1000)] | None, BeforeValidator(_as_none)] = 1
     resources: Resources = {}
     timeout_s: Seconds | None = None
 
@@ -529,18 +537,19 @@ def _as_scale(value: Any) -> Any:
 
 
 def _as_scale_or_none(value: Any) -> Any:
-    return None if value == "auto" else _as_scale(value)
+    return _as_none(_as_scale(value))
 
 
 class Cluster(ConfigSection):
     """How many processes of each kind there are; of keepers, None (in a config, ``auto``) is one a machine.
-    ``nodes`` is the number of replicas of an agent that has no ``agent:``. Actors that are made on first use
-    (``replicas: 0`` and older versions) leave after ``idle_timeout_s`` without work. ``isolation``: whether
-    each node has a process of its own, or those that ask for nothing special share one."""
+    ``nodes`` are the replicas of an agent that has no ``agent:``, as those of a node. Actors that are made on
+    first use (``replicas: 0`` and older versions) leave after ``idle_timeout_s`` without work.
+    ``isolation``: whether each node has a process of its own, or those that ask for nothing special share
+    one."""
 
     gateways: Annotated[Scale, BeforeValidator(_as_scale)] = Scale(max=1)
     keepers: Annotated[Scale | None, BeforeValidator(_as_scale_or_none)] = None
-    nodes: Annotated[int, Field(ge=1, le=1000)] = 1
+    nodes: Annotated[Annotated[int, Field(ge=1, le=1000)] | None, BeforeValidator(_as_none)] = 1
     idle_timeout_s: Seconds = 300
     isolation: Literal["own", "shared"] = "own"
 

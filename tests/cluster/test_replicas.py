@@ -136,6 +136,32 @@ def test_the_actors_of_a_node_are_on_different_machines_and_one_that_does_not_an
                 stopped.resume()
 
 
+def test_with_replicas_auto_each_machine_has_one_also_one_that_joins_later(
+    folder: Path, model: Model
+) -> None:
+    env = {"RAY_AUTH_MODE": "disabled", **model.env}
+    branches = [{"name": name, "type": "llm", "replicas": "auto"} for name in ("left", "right")]
+    agent = {"name": "both", "type": "parallel", "replicas": "auto", "agents": branches}
+    with running_ray(folder, env) as address:
+        world = World(folder / "mesh", model, {"RAY_ADDRESS": address}, agent=agent)
+        with running(world.mesh), httpx.Client(base_url=world.mesh.url, timeout=60) as client:
+            assert nodes_by_machine(address) == [3]
+            with machine(folder, address, {"second": 1}, env):
+                until(lambda: nodes_by_machine(address) == [3, 3])
+                for number in range(8):
+                    body = created(client, f"hello {number}")
+                    assert f"echo: hello {number}" in body["result"]["response"]
+            until(lambda: nodes_by_machine(address) == [3])
+            for number in range(8):
+                created(client, f"hello {number}")
+            assert client.get("/ready").status_code == 200
+
+
+def nodes_by_machine(address: str) -> list[int]:
+    """How many nodes each machine has that has any."""
+    return sorted(Counter(node["machine"] for node in placed(address, "NodeActor")).values())
+
+
 def machines(address: str) -> list[str]:
     found: list[str] = seen("[n['NodeID'] for n in ray.nodes() if n['Alive']]", address, {})
     return found

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from deployments import remote
+from deployments import node_replicas
 from deployments.channel import Channel, ConnectionLost, Endpoint
-from deployments.remote import NodeReplicas
+from deployments.node_replicas import Machines, NodeReplicas
 from deployments.services import NODE, NodeService
 from mesh.core.errors import Unavailable
 from mesh.net.backoff import Backoff
@@ -65,9 +65,9 @@ async def actors() -> list[Actor]:
 
 @pytest.fixture
 async def replicas(actors: list[Actor], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NodeReplicas]:
-    monkeypatch.setattr(remote, "_ASKED_AGAIN", Backoff(first_s=0.05, longest_s=0.05, jitter=0))
+    monkeypatch.setattr(node_replicas, "ASKED_AGAIN", Backoff(first_s=0.05, longest_s=0.05, jitter=0))
     async with AsyncExitStack() as stack:
-        yield NodeReplicas([await stack.enter_async_context(served(actor)) for actor in actors])
+        yield NodeReplicas({a.name: await stack.enter_async_context(served(a)) for a in actors})
 
 
 async def ran(replicas: NodeReplicas, times: int) -> list[str]:
@@ -123,6 +123,62 @@ async def test_where_none_answers_none_is_called_and_the_first_that_does_again_i
 
 async def _is(truth: bool) -> bool:
     return truth
+
+
+async def test_the_near_one_carries_all_calls_as_long_as_it_answers(
+    actors: list[Actor], replicas: NodeReplicas
+) -> None:
+    near = NodeReplicas(replicas._replicas, "second")
+    assert set(await ran(near, 5)) == {"second"}
+    actors[1].answers.clear()
+    assert set(await ran(near, 4)) == {"first", "third"}
+    actors[1].answers.set()
+
+    async def is_back() -> bool:
+        return set(await ran(near, 3)) == {"second"}
+
+    await until(is_back)
+
+
+async def test_what_joins_carries_calls_and_what_has_gone_does_not(
+    actors: list[Actor], replicas: NodeReplicas
+) -> None:
+    all_of_them = dict(replicas._replicas)
+    actors[0].answers.clear()
+    assert set(await ran(replicas, 4)) == {"second", "third"}
+    replicas.change({"second": all_of_them["second"]})
+    assert set(await ran(replicas, 3)) == {"second"}
+    replicas.note_lost(all_of_them["third"])  # of a call that began before it went
+    replicas.change({"third": all_of_them["third"], "second": all_of_them["second"]})
+    assert set(await ran(replicas, 4)) == {"second", "third"}
+    replicas.change({})
+    with pytest.raises(Unavailable, match="no machine"):
+        await replicas.next()
+
+
+async def test_machines_are_known_while_ray_does_not_answer_and_asked_for_again_later() -> None:
+    now, answers = 0.0, [["one"], ["one", "two"], RuntimeError("the head is away"), ["two"]]
+    asked = []
+
+    def ask() -> list[str]:
+        asked.append(now)
+        answer = answers[len(asked) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    machines = Machines(ask, lambda: now)
+    assert await machines.lately() == ["one"]
+    assert await machines.lately() == ["one"] and asked == [0.0]
+    for number, known in enumerate((["one", "two"], ["one", "two"], ["two"]), 2):
+        now += 10
+        await machines.lately()  # which does not wait for Ray
+
+        async def is_known(number: int = number, known: list[str] = known) -> bool:
+            return await machines.lately() == known and len(asked) == number
+
+        await until(is_known)
+    assert asked == [0, 10, 20, 30]
 
 
 async def test_who_calls_does_not_wait_until_one_that_is_silent_is_given_up(
