@@ -22,6 +22,8 @@
     S16 conversations in PostgreSQL beside conversations in files, and beside LangGraph on the same database
     S17 a million conversations in PostgreSQL (with the word ``fewer`` 50,000): start, lists, an old approval;
         shards with open turns that are taken over; a start with 100,000 in files; a copy from files
+    S18 what traces of a tenth of the turns cost, and metrics
+    S19 turns that wait for a tool, on one to four machines
     up  time to start, CPU when idle, memory; the first prompt of a chat
 
 `bench.compare` measures two checkouts beside each other.
@@ -55,8 +57,10 @@ from bench.large_stores import CONVERSATIONS, FEWER, large_stores
 from bench.live import live
 from bench.load import Load
 from bench.many_agents import many_agents
+from bench.observed import observed
 from bench.python_tools import s10
 from bench.replicas import replicas
+from bench.scale_out import scale_out
 from bench.shell_commands import shell_commands
 from bench.steered import steered
 from bench.stores import stores
@@ -223,6 +227,10 @@ def main() -> None:
             stores(bench, Path(scratch))
         if bench.wants("S17"):
             large_stores(bench, Path(scratch), FEWER if "fewer" in sys.argv else CONVERSATIONS)
+        if bench.wants("S18"):
+            observed(bench, Path(scratch))
+        if bench.wants("S19"):
+            scale_out(bench, Path(scratch))
         if bench.wants("S2"):
             with running(Path(scratch) / "tools", latency_s=0.05, with_tools=True) as (world, _):
                 uvloop.run(s2(bench, world))
