@@ -1,6 +1,7 @@
 """A keeper as an actor."""
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -27,6 +28,7 @@ from mesh.metrics.table import OPEN_TURNS
 from mesh.policy.grants import Grant
 from mesh.policy.policy_call import PolicyCall
 from mesh.push.sender import WebhookSender
+from mesh.runtime.logs import fields
 from mesh.store.chosen import store_of
 from mesh.tree.turn import (
     Ack,
@@ -39,6 +41,7 @@ from mesh.tree.turn import (
 )
 
 T = TypeVar("T")
+_log = logging.getLogger("mesh.keeper_actor")
 _SHOWN_EVERY_S = 10.0
 """How often Ray is told the gauges: as often as it collects them."""
 
@@ -149,7 +152,10 @@ class KeeperActor(Actor):
 
     async def _show_gauges(self) -> None:
         while True:
-            self._measured.show(await self._keepers.metrics())
+            try:
+                self._measured.show(await self._keepers.metrics())
+            except Exception as problem:  # noqa: BLE001 - a defect; the next time may be without
+                _log.warning("event=not_measured %s", fields(message=problem))
             await asyncio.sleep(_SHOWN_EVERY_S)
 
     async def _of(self, owner: str, work: Callable[[OpenShard], Awaitable[T]]) -> T:
