@@ -16,11 +16,11 @@ import asyncio
 import pkgutil
 import re
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import ray
 from ray.exceptions import ActorDiedError, RayError
@@ -44,10 +44,10 @@ _CONCURRENT_CALLS = 20_000
 people, and the gateways bound what comes in."""
 
 _ASKED_WITHIN_S = 10.0
-_ALL_ASKED_WITHIN_S = 1.0
 _LONGEST_NAME = 400
 """In the names of actors that several nodes share, which the Ray dashboard shows."""
 _KEEPER_NAME = re.compile(r".*#(\d+)(?:\.(\w+))?/keeper/(\d+)")
+K = TypeVar("K")
 _handles: dict[tuple[str, str], Any] = {}
 _asking_ray = ThreadPoolExecutor(4, "asking-ray")
 
@@ -140,24 +140,20 @@ def _all_actors() -> list[ActorName]:
     return [each for each in names if each.namespace.startswith(f"{NAMESPACE}-")]
 
 
-def sum_told_by(keepers: Sequence[Any], method: str) -> float:
-    """The sum of what these keepers say, without those that do not answer within a second."""
-    asked = [getattr(keeper, method).remote() for keeper in keepers]
-    done, _ = ray.wait(asked, num_returns=len(asked), timeout=_ALL_ASKED_WITHIN_S) if asked else ([], [])
-    told = 0.0
+def told_by_each(keepers: Mapping[K, Any], method: str, within_s: float = _ASKED_WITHIN_S) -> dict[K, Any]:
+    """What these keepers say, all asked at once, without those that do not answer soon."""
+    asking = {getattr(keeper, method).remote(): key for key, keeper in keepers.items()}
+    done, _ = ray.wait([*asking], num_returns=len(asking), timeout=within_s) if asking else ([], [])
+    told = {}
     for each in done:
         with suppress(RayError):
-            told += ray.get(each)
+            told[asking[each]] = ray.get(each)
     return told
 
 
 def told_by(keeper: Any, method: str) -> Any:
     """What a keeper says; None if it does not answer soon."""
-    done, _ = ray.wait([getattr(keeper, method).remote()], timeout=_ASKED_WITHIN_S)
-    try:
-        return ray.get(done[0]) if done else None
-    except RayError:
-        return None
+    return told_by_each({0: keeper}, method).get(0)
 
 
 def is_of(blueprint: Blueprint, actor: ActorName, used: Collection[Any]) -> bool:
@@ -209,6 +205,11 @@ def _session_address(blueprint: Blueprint, server: McpServer, replica: int) -> s
 def session_name(server: McpServer, replica: int) -> str:
     """The name of the session with a replica, for people and in addresses."""
     return f"{server.name}/{replica}" if server.replicas > 1 else server.name
+
+
+def forget_node(blueprint: Blueprint, path: str, replica: str) -> None:
+    """Forgets the handle of a replica whose machine has gone."""
+    _handles.pop((blueprint.namespace, node_name(blueprint, path, replica)), None)
 
 
 async def find_node(blueprint: Blueprint, path: str, replica: str) -> bool:

@@ -158,8 +158,9 @@ def gateway_options(config: Config) -> dict[str, Any]:
         }
         number = {"autoscaling_config": scale}
     if gateways.resources:
-        asked = {name: amount for name, amount in requests(gateways.resources).items() if amount}
-        number["ray_actor_options"] = asked
+        asked = requests(gateways.resources).items()
+        # Serve takes no GPUs of 0 and nothing that is None; and CPUs that are not named would be one.
+        number["ray_actor_options"] = {name: amount for name, amount in asked if amount or name == "num_cpus"}
     return {
         **number,
         # The gateway refuses by itself, as JSON, before Serve does (see Bounded).

@@ -7,7 +7,7 @@ store.
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,10 +113,15 @@ def blueprint_of(config: Config, *, one_machine: bool, deployment: str = "") -> 
     )
 
 
-def demand(blueprint: Blueprint, servers: Sequence[McpServer]) -> dict[str, float]:
-    """The resources that all nodes, and the sessions with all servers, together ask Ray for."""
+def demand(blueprint: Blueprint, config: Config) -> dict[str, float]:
+    """The resources that all nodes, the sessions with all servers, and as many keepers and gateways as there
+    are at least, together ask Ray for."""
     asked: dict[str, float] = {}
-    placed: tuple[Placement | McpServer, ...] = (*blueprint.nodes.values(), *servers)
+    for scale in (config.cluster.gateways, config.cluster.keepers):
+        if scale is not None:
+            for resource, amount in scale.resources.items():
+                asked[resource] = asked.get(resource, 0) + amount * scale.min
+    placed: tuple[Placement | McpServer, ...] = (*blueprint.nodes.values(), *config.servers)
     for each in placed:
         for resource, amount in each.resources.items():
             number = 1 if each.replicas is None else each.replicas

@@ -271,11 +271,12 @@ class Caretaker:
             await self._tried(agent.let_stay)
             if agent.has_shards:
                 await self._tried(agent.make_missing_keepers)
-            waiting = {name: actor for name, actor in agent.actors.items() if name not in ready}
+            waiting = {name: agent.actors[name] for name in agent.lacked(ready)}
             self._progress = replace(self._progress, waiting=tuple(waiting))
             asked = (self._ask(agent, name, actor, ready) for name, actor in waiting.items())
             await asyncio.gather(*asked)
-            if not self._progress.waiting:
+            if not agent.lacked(ready):
+                self._progress = replace(self._progress, waiting=())
                 return
             await asyncio.sleep(delay_s)
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 _STORE_AWAY = Backoff(first_s=0.2, longest_s=5.0)
 _STORE_WITHIN_S = 120.0
 _CLOSE_WITHIN_S = 20.0
+_TURNS_WITHIN_S, _COUNTED_FOR_S = 1.0, 30.0
+_LEAVE_WITHIN_S, _LEFT_WITHIN_S = 20.0, 40.0
+"""How long a keeper that is not needed any more may give its shards away, and how long it is waited for."""
 _ANY = ""
 """In place of a machine's id."""
 _log = logging.getLogger("mesh.deployed_agent")
+_now = time.monotonic
 
 
 class DeployedAgent:
@@ -45,8 +49,12 @@ class DeployedAgent:
         self._keeper_on: dict[str, str] = {}
         """The keeper of each machine, by the id that Ray gives it."""
         self._made_keepers = 0
-        self._of_machines: set[str] = set()
-        """The names of the nodes of which each machine has one."""
+        self._of_machines: dict[str, str] = {}
+        """The names of the nodes of which each machine has one, with their paths."""
+        self._turns: dict[str, tuple[float, float]] = {}
+        """How many turns each keeper had when it answered last, and when that was."""
+        self._leaving: dict[str, tuple[Any, float]] = {}
+        """Keepers that give their shards away: what says that they have, and until when it is waited for."""
         self._scaler = Scaler(config.cluster.keepers) if config.cluster.keepers else None
         self._prefix = "" if alone else f"{config.name}: "
 
@@ -80,10 +88,10 @@ class DeployedAgent:
             return
         generation, numbers = max(generations.items())
         self.blueprint = replace(self.blueprint, generation=generation)
-        for number in sorted(numbers):
-            keeper = addresses.keeper(self.blueprint, number)
-            machine = addresses.told_by(keeper, "machine") or f"unknown {number}"
-            self._keeper_on[machine] = self._add_keeper(number)
+        keepers = {number: addresses.keeper(self.blueprint, number) for number in sorted(numbers)}
+        machines = addresses.told_by_each(keepers, "machine")
+        for number in keepers:
+            self._keeper_on[machines.get(number, f"unknown {number}")] = self._add_keeper(number)
         self._made_keepers = max(numbers) + 1
         if self._scaler is not None:
             self._scaler.found(max(numbers) + 1)
@@ -113,6 +121,9 @@ class DeployedAgent:
         """Creates the keepers, which take the shards. Raises `MeshError` if the store does not answer."""
         if not self.has_shards:
             generation = self._begin_generation()
+            if self._scaler is not None:  # as many as there were for the load that there is
+                hosts = shard_map(self.config, self.blueprint.data_dir).hosts
+                self._scaler.found(sum(host.is_live for host in hosts))
             # The number of shards once more: another mesh may have been the first to use the store meanwhile.
             shards = shards_of(self.config)
             self.blueprint = replace(self.blueprint, generation=generation, shards=shards)
@@ -121,7 +132,7 @@ class DeployedAgent:
             if not self._keeper_on:  # of any machine: Ray starts it on the first that joins
                 self._keeper_on[_ANY] = self._add_keeper(0)
         else:
-            for number in range(min(self._scaler.number, self.blueprint.shards)):
+            for number in self._numbers(self._scaler):
                 self._add_keeper(number)
 
     def make_nodes(self) -> None:
@@ -144,15 +155,24 @@ class DeployedAgent:
         gone."""
         from deployments import addresses, cluster
 
-        before, self._of_machines = self._of_machines, set()
+        there: dict[str, str] = {}
         for path, placement in self.blueprint.nodes.items():
-            if placement.replicas is not None:
-                continue
-            for machine in cluster.machines(placement.resources):
+            for machine in cluster.machines(placement.resources) if placement.replicas is None else ():
                 node = addresses.node(self.blueprint, path, machine)
-                self._of_machines.add(self._add(f"node {path} {placement.name}/{machine[:8]}", node))
-        for gone in before - self._of_machines:
+                there[self._add(f"node {path} {placement.name}/{machine[:8]}", node)] = path
+        for gone in self._of_machines.keys() - there.keys():
             self.forget(gone)
+        self._of_machines = there
+
+    def lacked(self, ready: Collection[str]) -> list[str]:
+        """The names of actors that are not ready, and that it cannot do without: not keepers that were added
+        for the load, which may wait for a machine; of nodes that each machine has, one is enough."""
+        there = {self._of_machines[name] for name in ready if name in self._of_machines}
+        can_wait = {name for name, path in self._of_machines.items() if path in there}
+        if self.config.cluster.keepers is not None:
+            at_least = map(self._keeper_name, range(self.config.cluster.keepers.min))
+            can_wait |= self._keepers - {*at_least}
+        return [name for name in self.actors if name not in ready and name not in can_wait]
 
     def let_stay(self) -> None:
         """Undoes `retire_others` for the nodes and sessions of this version, which was deployed before."""
@@ -192,28 +212,53 @@ class DeployedAgent:
     def _follow_load(self, scaler: Scaler) -> None:
         from deployments import addresses
 
-        before = scaler.number
-        keepers = [self.actors[name] for name in self._keepers]
-        scaler.note(addresses.sum_told_by(keepers, "turns"), time.monotonic())
-        if scaler.number == before:
-            return
-        _log.info("event=keepers_scaled agent=%s before=%d after=%d", self.name, before, scaler.number)
-        for number in range(before, min(scaler.number, self.blueprint.shards)):
-            self._add_keeper(number)
-        for number in range(scaler.number, before):
-            self._end_keeper(number)
+        keepers = {name: self.actors[name] for name in self._keepers}
+        told = addresses.told_by_each(keepers, "turns", _TURNS_WITHIN_S)
+        before, now = scaler.number, _now()
+        # One that does not answer now is as busy as when it did: it may be too busy to answer. Later, others
+        # have its shards.
+        lately = {name: turns for name, turns in self._turns.items() if now - turns[1] < _COUNTED_FOR_S}
+        self._turns = lately | {name: (turns, now) for name, turns in told.items()}
+        scaler.note(sum(turns for turns, _ in self._turns.values()), now)
+        if scaler.number != before:
+            _log.info("event=keepers_scaled agent=%s before=%d after=%d", self.name, before, scaler.number)
+        wanted = {self._keeper_name(each): each for each in self._numbers(scaler)}
+        for name, number in wanted.items():
+            if name not in keepers:
+                self._add_keeper(number)
+        self._end_left()
+        if told.keys() >= wanted.keys():  # those that stay can take the shards of the others
+            self._let_leave(self._keepers - wanted.keys())
 
-    def _end_keeper(self, number: int) -> None:
-        """Has a keeper give its shards to the others, and ends it."""
+    def _let_leave(self, names: Collection[str]) -> None:
+        """Has keepers give their shards to the others. Those that have not answered for long have none, as
+        they wait for a machine to start on, and are ended at once."""
         import ray
 
-        name = f"{self._prefix}keeper {number}"
-        if (keeper := self.actors.get(name)) is None:
-            return
-        # One that waits for a machine to start on does not answer.
-        ray.wait([keeper.leave.remote()], timeout=_CLOSE_WITHIN_S)
-        ray.kill(keeper)
-        self.forget(name)
+        for name in names:
+            if name not in self._turns:
+                ray.kill(self.actors[name])
+                self.forget(name)
+            elif name not in self._leaving:
+                left = self.actors[name].leave.remote(_LEAVE_WITHIN_S)
+                self._leaving[name] = left, _now() + _LEFT_WITHIN_S
+
+    def _end_left(self) -> None:
+        """Ends the keepers that have left, and those that did not in time: their leases end by themselves."""
+        import ray
+
+        for name, (left, until) in list(self._leaving.items()):
+            if ray.wait([left], timeout=0)[0] or _now() > until:
+                del self._leaving[name]
+                if (keeper := self.actors.get(name)) is not None:
+                    ray.kill(keeper)
+                    self.forget(name)
+
+    def _numbers(self, scaler: Scaler) -> range:
+        return range(min(scaler.number, self.blueprint.shards))
+
+    def _keeper_name(self, number: int) -> str:
+        return f"{self._prefix}keeper {number}"
 
     def _follow_machines(self) -> None:
         """Where each machine has a keeper: creates one on each that has joined, as long as there are shards

@@ -136,11 +136,13 @@ class KeeperActor(Actor):
     async def ready(self) -> None:
         """Returns once its share of the shards is open."""
 
-    async def leave(self) -> None:
-        """Gives the shards to other keepers, because the machine is about to go."""
+    async def leave(self, within_s: float | None = None) -> None:
+        """Gives the shards to other keepers, because the machine is about to go, or there are more keepers
+        than are needed; with a bound of its own if there is time."""
         self._finding.cancel()
         self._showing.cancel()
-        await self._keepers.leave()
+        await (self._keepers.leave() if within_s is None else self._keepers.leave(within_s=within_s))
+        self._measured.show(await self._keepers.metrics())
 
     async def close(self) -> None:
         """Gives the shards to another deployment, if there is one, and writes what is only derived."""

@@ -107,11 +107,13 @@ class Mesh:
         """Starts what machines that have joined the cluster are to have, and the keepers that the turns under
         way need; ends what is not needed any more. Raises what Ray does when it cannot."""
         before = self._actors.keys()
-        for agent in self._agents:
-            agent.follow()
-        for name in self._actors.keys() - before:
-            _log.info("event=actor_added actor=%s", name.replace(" ", "_"))
-            self._ready.add(name)  # nobody waits for it, but it is closed in the end
+        try:
+            for agent in self._agents:
+                agent.follow()
+        finally:
+            for name in self._actors.keys() - before:
+                _log.info("event=actor_added actor=%s", name.replace(" ", "_"))
+                self._ready.add(name)  # nobody waits for it, but it is closed in the end
 
     def stop(self) -> None:
         """Stops what was started on Ray, and Ray itself if it is ours."""
@@ -181,7 +183,7 @@ class Mesh:
         Serve."""
         asked: Counter[str] = Counter()
         for agent in self._agents:
-            asked.update(demand(agent.blueprint, agent.config.servers))
+            asked.update(demand(agent.blueprint, agent.config))
         self._asked = asked
         if missing := self._missing:
             if self.is_ours:
@@ -240,6 +242,8 @@ class Mesh:
                 raise CannotStart(f"{name} cannot start: {cause_of(problem)}") from problem
             self._ready.add(name)
             self._print_step(f"actor {len(self._ready)} of {len(self._actors)}: {name}")
+            lacked = [each for agent in self._agents for each in agent.lacked(self._ready)]
+            waiting = {ref: name for ref, name in waiting.items() if name in lacked}
         return True
 
     def _start_edge(self) -> None:

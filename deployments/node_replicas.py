@@ -4,9 +4,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 
-from deployments.addresses import asked
+from deployments import cluster
 from deployments.services import NodeService
 from mesh.core.errors import Unavailable
 from mesh.net.backoff import Backoff
@@ -18,6 +20,10 @@ ASKED_AGAIN = Backoff(first_s=1.0, longest_s=15.0)
 _ASKS_ANOTHER_S = 0.2
 """How long the caller of a node with replicas waits for one before it asks another one as well."""
 _KNOWN_FOR_S = 5.0
+_ANSWERED_WITHIN_S = 10.0
+_asking_ray = ThreadPoolExecutor(1, "asking-for-machines")
+"""Of its own: Ray may keep it waiting while its control store is away, and nobody is to wait behind that."""
+_machines: "dict[frozenset[tuple[str, float]], Machines]" = {}
 _log = logging.getLogger("mesh.replicas")
 
 
@@ -43,7 +49,7 @@ class NodeReplicas:
         as well. Raises `Unavailable`."""
         names, first = [*self._replicas], next(self._turns)
         if not names:
-            raise Unavailable("no machine of the cluster takes actors, so that the node has none")
+            raise Unavailable("no machine is known that has what the node asks for, or Ray does not say")
         if len(names) == 1:
             return self._replicas[names[0]]
         in_turn = [names[(first + each) % len(names)] for each in range(len(names))]
@@ -113,16 +119,25 @@ class Machines:
         self._asking: asyncio.Task[None] | None = None
 
     async def lately(self) -> Sequence[str]:
-        """Their ids. Waits for Ray only if none is known."""
+        """Their ids. Waits for Ray only if none is known, and not for long."""
         if self._clock() >= self._known_until and (self._asking is None or self._asking.done()):
             self._asking = asyncio.create_task(self._look())
         if not self._known and self._asking is not None:
-            await asyncio.wait({self._asking})
+            await asyncio.wait({self._asking}, timeout=_ANSWERED_WITHIN_S)
         return self._known
 
     async def _look(self) -> None:
         self._known_until = self._clock() + _KNOWN_FOR_S
         try:
-            self._known = await asked(self._ask) or self._known
+            asking = asyncio.get_running_loop().run_in_executor(_asking_ray, self._ask)
+            self._known = await asking or self._known
         except Exception as problem:  # noqa: BLE001 - whatever Ray raises while its control store is away
             _log.warning("event=machines_unknown %s", fields(message=problem))
+
+
+def machines_for(resources: Mapping[str, float]) -> Machines:
+    """Those of the cluster that have these resources; the same for all who ask in this process."""
+    key = frozenset(resources.items())
+    if key not in _machines:
+        _machines[key] = Machines(partial(cluster.machines, dict(resources)))
+    return _machines[key]

@@ -22,6 +22,7 @@ class RayMetrics(MeterSink):
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         self._gauges: dict[str, Gauge] = {}
+        self._shown: set[tuple[str, tuple[str, ...]]] = set()
 
     def add(self, metric: Metric, labels: Sequence[str], by: float) -> None:
         if by <= 0:  # which Ray refuses
@@ -40,14 +41,20 @@ class RayMetrics(MeterSink):
         histogram.observe(value, self._tags(metric, labels))
 
     def show(self, measured: Iterable[Series]) -> None:
-        """Sets the gauges among these series; the others were told as they happened."""
-        for series in measured:
-            if (metric := _GAUGES.get(series.metric)) is None:
-                continue
+        """Sets the gauges among these series, and those that are not among them any more to 0; the others
+        were told as they happened."""
+        now = [series for series in measured if series.metric in _GAUGES]
+        here = {(series.metric, series.labels) for series in now}
+        gone = [Series(*key, 0.0) for key in self._shown - here]
+        self._shown = here
+        for series in [*now, *gone]:
+            metric = _GAUGES[series.metric]
             gauge = self._gauges.get(metric.name)
             if gauge is None:
                 gauge = self._gauges[metric.name] = Gauge(metric.name, metric.help, (_AGENT, *metric.labels))
             gauge.set(series.value, self._tags(metric, series.labels))
 
     def _tags(self, metric: Metric, labels: Sequence[str]) -> dict[str, str]:
-        return {_AGENT: self._agent, **dict(zip(metric.labels, labels, strict=True))}
+        # In ASCII: Ray (2.60) raises `UnicodeEncodeError` for anything else, and models invent tools.
+        values = [label.encode("ascii", "backslashreplace").decode() for label in (self._agent, *labels)]
+        return dict(zip((_AGENT, *metric.labels), values, strict=True))

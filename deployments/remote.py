@@ -25,7 +25,7 @@ from deployments.addresses import asked, mcp_session_stub, node_stub, session_na
 from deployments.blueprint import Blueprint, placements
 from deployments.channel import CallFailed, ConnectionLost
 from deployments.directory import KeeperDirectory
-from deployments.node_replicas import ASKED_AGAIN, Machines, NodeReplicas
+from deployments.node_replicas import ASKED_AGAIN, NodeReplicas, machines_for
 from deployments.services import NodeService, ToolSessionService
 from mesh.config.kept_versions import Versions
 from mesh.config.model import McpServer
@@ -176,7 +176,7 @@ class RayBackend:
         ]
 
     async def _any_node_ready(self, path: str) -> None:
-        machines = await asked(partial(cluster.machines, self._blueprint.nodes[path].resources))
+        machines = await machines_for(self._blueprint.nodes[path].resources).lately()
         asking = [asyncio.create_task(self._node_ready(path, each)) for each in machines]
         try:
             for answer in asyncio.as_completed(asking):
@@ -284,9 +284,14 @@ class RemoteNode:
         self._stubs: dict[str, NodeService] = {}
         self._finding: set[asyncio.Task[None]] = set()
         replicas = self._placement.replicas
-        self._machines = Machines(partial(cluster.machines, self._placement.resources))
+        self._machines = machines_for(self._placement.resources)
+        self._follows = replicas is None and not blueprint.leaves
         if replicas is None:
-            self._replicas = NodeReplicas({}, "" if spreads else cluster.this_machine())
+            here = cluster.this_machine()
+            # A version that leaves has its nodes where they are used, and not on each machine.
+            self._replicas = NodeReplicas(
+                {} if self._follows else {here: self._stub(here)}, "" if spreads else here
+            )
         else:
             self._replicas = NodeReplicas({str(n): self._stub(str(n)) for n in range(max(1, replicas))})
 
@@ -299,17 +304,17 @@ class RemoteNode:
         store knows, which may be away later: the calls after this one do not need it."""
         if self._blueprint.leaves:
             return
-        if self._placement.replicas is None:
-            await self._next()  # which finds those of all machines, and those of machines that join
+        if self._follows:
+            await self._follow_machines()  # as each call does later, for machines that join
             await asyncio.gather(*self._finding)
         else:
-            await asyncio.gather(*(self._find(str(n)) for n in range(self._placement.replicas)))
+            await asyncio.gather(*(self._find(str(n)) for n in range(self._placement.replicas or 0)))
 
     async def _find(self, replica: str) -> None:
         for delay_s in ASKED_AGAIN.delays():
             if await addresses.find_node(self._blueprint, self._path, replica):
                 return
-            if self._placement.replicas is None and replica not in await self._machines.lately():
+            if self._follows and replica not in await self._machines.lately():
                 return
             await asyncio.sleep(delay_s)
 
@@ -317,7 +322,7 @@ class RemoteNode:
         return node_stub(self._blueprint, self._path, replica)
 
     async def _next(self) -> NodeService:
-        if self._placement.replicas is None:
+        if self._follows:
             await self._follow_machines()
         return await self._replicas.next()
 
@@ -325,11 +330,11 @@ class RemoteNode:
         machines = await self._machines.lately()
         if self._stubs.keys() == {*machines}:
             return
+        for gone in self._stubs.keys() - {*machines}:
+            addresses.forget_node(self._blueprint, self._path, gone)
         joined = [machine for machine in machines if machine not in self._stubs]
         self._stubs = {machine: self._stubs.get(machine) or self._stub(machine) for machine in machines}
         self._replicas.change(self._stubs)
-        if self._blueprint.leaves:
-            return
         for machine in joined:
             finding = asyncio.create_task(self._find(machine))
             self._finding.add(finding)

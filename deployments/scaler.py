@@ -28,15 +28,15 @@ class Scaler:
         self._needed.append((now, self._within(math.ceil(load / self._scale.target))))
         while len(self._needed) > 1 and self._needed[1][0] <= now - FEWER_AFTER_S:
             self._needed.popleft()
-        lately = [needed for at, needed in self._needed if at >= now - MORE_AFTER_S]
-        if self._is_known_since(now - MORE_AFTER_S) and min(lately) > self.number:
+        if (lately := self._since(now - MORE_AFTER_S)) and min(lately) > self.number:
             self.number = min(lately)
-        all_needed = max(needed for _, needed in self._needed)
-        if self._is_known_since(now - FEWER_AFTER_S) and all_needed < self.number:
-            self.number = all_needed
+        if (long := self._since(now - FEWER_AFTER_S)) and max(long) < self.number:
+            self.number = max(long)
 
-    def _is_known_since(self, time: float) -> bool:
-        return self._needed[0][0] <= time
+    def _since(self, time: float) -> list[int]:
+        """What was needed from then on, and what was known to be needed then; nothing if nobody knows it."""
+        before = [needed for at, needed in self._needed if at <= time]
+        return [*before[-1:], *(needed for at, needed in self._needed if at > time)] if before else []
 
     def _within(self, number: int) -> int:
         return min(max(number, self._scale.min), self._scale.max)

@@ -46,7 +46,16 @@ from mesh.keeper.retention import RetentionDays
 from mesh.keeper.store_losses import AcknowledgedEnds
 from mesh.metrics.meters import Meters, Metric, Series
 from mesh.metrics.of_events import waiting_since
-from mesh.metrics.table import SHARDS, SHARDS_OPENED, STARTED
+from mesh.metrics.table import (
+    LOADED,
+    OPEN_TURNS,
+    QUEUED_AGENTS,
+    QUEUED_MESSAGES,
+    SHARDS,
+    SHARDS_OPENED,
+    STARTED,
+    WATCHED,
+)
 from mesh.net.backoff import Backoff
 from mesh.net.silent_peers import SilentPeers
 from mesh.push.port import EventNotifications
@@ -267,7 +276,8 @@ class KeeperHost:
     def gauges(self) -> dict[Metric, int]:
         """How much is here now."""
         keepers = self._open_keepers()
-        gauges = Counter({SHARDS: len(keepers), STARTED: self._started_at})
+        none: Iterable[Metric] = (LOADED, OPEN_TURNS, WATCHED, QUEUED_MESSAGES, QUEUED_AGENTS)
+        gauges = Counter({SHARDS: len(keepers), STARTED: self._started_at, **dict.fromkeys(none, 0)})
         for keeper in keepers:
             gauges.update(keeper.gauges())
         return gauges
@@ -300,9 +310,9 @@ class KeeperHost:
         await self._held[shard].settled(_RECEIVED_WITHIN_S)
         return True
 
-    async def leave(self, *, whole_generation: bool = False) -> None:
-        """Gives all shards to other hosts, as far as there are any, and closes. ``whole_generation``: the
-        other hosts of the same deployment leave, too."""
+    async def leave(self, *, whole_generation: bool = False, within_s: float = _LEAVE_WITHIN_S) -> None:
+        """Gives all shards to other hosts, as far as there are any and for at most so long, and closes.
+        ``whole_generation``: the other hosts of the same deployment leave, too."""
         try:
             await self._stop_renewing()
             self._me = replace(self._me, is_leaving=True)
@@ -311,10 +321,10 @@ class KeeperHost:
                 staying = (each for each in map.hosts if each.generation != self._me.generation)
                 map = replace(map, hosts=(*staying, self._me))
             self._map = map
-            async with asyncio.timeout(_LEAVE_WITHIN_S):
+            async with asyncio.timeout(within_s):
                 await self._give_all_away()
         except (JournalError, TimeoutError) as problem:
-            why = str(problem) or f"others did not take all within {_LEAVE_WITHIN_S:g} s"
+            why = str(problem) or f"others did not take all within {within_s:g} s"
             _log.warning("event=left_with_shards %s", fields(message=why))
         finally:
             await self.close()

@@ -106,4 +106,4 @@ def test_sessions_ask_for_the_resources_that_their_server_needs() -> None:
     mcp_servers: [{name: f, command: mcp-filesystem, replicas: 2, resources: {disk: 0.5, num_cpus: 1}}]
     """
     config = config_of({}, text)
-    assert demand(blueprint_of(config, one_machine=True), config.servers) == {"disk": 1.0, "num_cpus": 2.0}
+    assert demand(blueprint_of(config, one_machine=True), config) == {"disk": 1.0, "num_cpus": 2.0}

@@ -34,6 +34,15 @@ def test_a_moment_of_more_work_changes_nothing() -> None:
     assert scaler.number == 1
 
 
+def test_one_look_after_a_long_time_without_any_changes_nothing() -> None:
+    scaler = Scaler(SCALE)
+    scaler.note(0, 0)
+    scaler.note(80, 4 * MORE_AFTER_S)
+    assert scaler.number == 1
+    scaler.note(80, 5 * MORE_AFTER_S)
+    assert scaler.number == 8
+
+
 def test_fewer_are_there_only_after_a_long_time_of_less_work() -> None:
     scaler = Scaler(SCALE)
     now = noted(scaler, 80, 20)
