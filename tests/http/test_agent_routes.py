@@ -83,6 +83,10 @@ def search_of(tree: dict[str, Any], task: str) -> str:
 
 
 async def test_the_tree_has_the_agents_at_work_by_id_and_who_started_whom(world: World) -> None:
+    async def is_waiting() -> bool:
+        return (await world.tree())[world.conversation]["activity"] == "calls wait"
+
+    await until(is_waiting)  # from then on nothing changes by itself
     tree = await world.tree()
     root = tree[world.conversation]
     assert (root["name"], root["parentId"], root["status"], root["userContent"]) == (
