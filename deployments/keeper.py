@@ -22,7 +22,7 @@ from mesh.core.verdict import Verdict
 from mesh.journal.shards import GivenShard, HostRecord
 from mesh.keeper.replies import FollowReply, Reply, WatchReply
 from mesh.keeper.requests import Follow, FollowAgents, Request, Watch
-from mesh.local.keeper_host import KeeperHost, OpenShard, kept_when_there
+from mesh.local.keeper_host import LEAVE_WITHIN_S, KeeperHost, OpenShard, kept_when_there
 from mesh.metrics.meters import Meters, Series
 from mesh.metrics.table import OPEN_TURNS
 from mesh.policy.grants import Grant
@@ -136,12 +136,12 @@ class KeeperActor(Actor):
     async def ready(self) -> None:
         """Returns once its share of the shards is open."""
 
-    async def leave(self, within_s: float | None = None) -> None:
+    async def leave(self, within_s: float = LEAVE_WITHIN_S) -> None:
         """Gives the shards to other keepers, because the machine is about to go, or there are more keepers
-        than are needed; with a bound of its own if there is time."""
+        than are needed, which leaves more time."""
         self._finding.cancel()
         self._showing.cancel()
-        await (self._keepers.leave() if within_s is None else self._keepers.leave(within_s=within_s))
+        await self._keepers.leave(within_s=within_s)
         self._measured.show(await self._keepers.metrics())
 
     async def close(self) -> None:

@@ -81,7 +81,8 @@ _STARTING = Backoff(first_s=0.2, longest_s=5.0)
 _CLOSE_WITHIN_S = 0.3
 """How long the end of a shard that is given away is waited for. A pass that must not be broken off in the
 middle of a call ends later, by itself: the pass of the next keeper is told what comes of that call."""
-_LEAVE_WITHIN_S = 3.0
+LEAVE_WITHIN_S = 3.0
+"""How long a host that leaves may give its shards away, where its machine is about to go."""
 _RENEWED_WITHIN_S = 1.0
 """How long a renewal that is under way may take when a host leaves."""
 _RECEIVED_WITHIN_S = 2.0
@@ -310,7 +311,7 @@ class KeeperHost:
         await self._held[shard].settled(_RECEIVED_WITHIN_S)
         return True
 
-    async def leave(self, *, whole_generation: bool = False, within_s: float = _LEAVE_WITHIN_S) -> None:
+    async def leave(self, *, whole_generation: bool = False, within_s: float = LEAVE_WITHIN_S) -> None:
         """Gives all shards to other hosts, as far as there are any and for at most so long, and closes.
         ``whole_generation``: the other hosts of the same deployment leave, too."""
         try:
@@ -336,7 +337,7 @@ class KeeperHost:
         for shard in list(self._held):
             self._drop(shard)
         if self._closing:
-            await asyncio.wait(self._closing, timeout=_LEAVE_WITHIN_S)
+            await asyncio.wait(self._closing, timeout=LEAVE_WITHIN_S)
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
         with suppress(JournalError):  # then its lease ends by itself

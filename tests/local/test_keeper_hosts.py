@@ -261,7 +261,7 @@ async def test_a_host_that_leaves_while_it_gives_a_shard_away_gives_the_others_a
     # All of it within its lease, which is shorter than usual, and longer than in the other tests.
     hosts.shards.lease_s = 10 * LEASE_S
     monkeypatch.setattr(shards, "LEASE_S", 10 * LEASE_S)
-    for bound in ("_LEAVE_WITHIN_S", "_CLOSE_WITHIN_S", "_RECEIVED_WITHIN_S"):
+    for bound in ("LEAVE_WITHIN_S", "_CLOSE_WITHIN_S", "_RECEIVED_WITHIN_S"):
         monkeypatch.setattr(keeper_host, bound, 1.0)
     first = await hosts.add("first")
     hosts.llm.answers = [calls(("add", {"n": 1}))] * 2 * SHARDS
@@ -270,7 +270,7 @@ async def test_a_host_that_leaves_while_it_gives_a_shard_away_gives_the_others_a
     second = await hosts.add("second")
     await until(lambda: _true(hosts.gives == 1))
     hosts.stuck = None
-    await first.leave()
+    await first.leave(within_s=1.0)
     assert first._me.id not in {host.id for host in (await hosts.shards.map()).hosts}
     await until(has_open(second, SHARDS))
     kept = [second.keeper(shard_of(id, SHARDS)).tokens().get(id) for id in ids]
