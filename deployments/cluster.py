@@ -136,12 +136,11 @@ def missing_resources(demand: Mapping[str, float]) -> list[str]:
     """The resources of which the cluster, as it is now, has less than the demand."""
     import ray
 
-    names = _RAY_NAMES
     there = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return [
-        f"{name} ({amount:g} asked, {there.get(names.get(name, name), 0):g} there)"
+        f"{name} ({amount:g} asked, {there.get(_RAY_NAMES.get(name, name), 0):g} there)"
         for name, amount in demand.items()
-        if amount > there.get(names.get(name, name), 0)
+        if amount > there.get(_RAY_NAMES.get(name, name), 0)
     ]
 
 

@@ -69,6 +69,12 @@ class DeployedAgent:
         """Whether its keepers have been created, which take the shards."""
         return self.blueprint.generation > 0
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the number of its keepers depends on the load."""
+        keepers = self.config.cluster.keepers
+        return keepers is not None and not keepers.is_fixed
+
     def is_first(self) -> bool:
         """Whether no other deployment of the agent is there, on this cluster or on another one that uses the
         same store. Raises `MeshError`."""
@@ -203,10 +209,9 @@ class DeployedAgent:
         if not self.has_shards:
             return
         self._make_nodes_of_machines()
-        keepers = self.config.cluster.keepers
-        if self._scaler is None or keepers is None:
+        if self._scaler is None:
             self._follow_machines()
-        elif not keepers.is_fixed:
+        elif self.is_scaled:
             self._follow_load(self._scaler)
 
     def _follow_load(self, scaler: Scaler) -> None:

@@ -100,8 +100,7 @@ class Mesh:
     @property
     def may_change(self) -> bool:
         """Whether there is anything to `follow`."""
-        scales = [agent.config.cluster.keepers for agent in self._agents]
-        return not self.is_ours or any(scale is not None and not scale.is_fixed for scale in scales)
+        return not self.is_ours or any(agent.is_scaled for agent in self._agents)
 
     def follow(self) -> None:
         """Starts what machines that have joined the cluster are to have, and the keepers that the turns under
