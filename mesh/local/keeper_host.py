@@ -46,16 +46,7 @@ from mesh.keeper.retention import RetentionDays
 from mesh.keeper.store_losses import AcknowledgedEnds
 from mesh.metrics.meters import Meters, Metric, Series
 from mesh.metrics.of_events import waiting_since
-from mesh.metrics.table import (
-    LOADED,
-    OPEN_TURNS,
-    QUEUED_AGENTS,
-    QUEUED_MESSAGES,
-    SHARDS,
-    SHARDS_OPENED,
-    STARTED,
-    WATCHED,
-)
+from mesh.metrics.table import OF_SHARD, SHARDS, SHARDS_OPENED, STARTED
 from mesh.net.backoff import Backoff
 from mesh.net.silent_peers import SilentPeers
 from mesh.push.port import EventNotifications
@@ -277,8 +268,7 @@ class KeeperHost:
     def gauges(self) -> dict[Metric, int]:
         """How much is here now."""
         keepers = self._open_keepers()
-        none: Iterable[Metric] = (LOADED, OPEN_TURNS, WATCHED, QUEUED_MESSAGES, QUEUED_AGENTS)
-        gauges = Counter({SHARDS: len(keepers), STARTED: self._started_at, **dict.fromkeys(none, 0)})
+        gauges = Counter({SHARDS: len(keepers), STARTED: self._started_at, **dict.fromkeys(OF_SHARD, 0)})
         for keeper in keepers:
             gauges.update(keeper.gauges())
         return gauges

@@ -136,6 +136,8 @@ STARTED = Metric(
     kind="gauge",
     help="When the process of the keeper began, in Unix time: a new value is a restart.",
 )
+OF_SHARD = (LOADED, OPEN_TURNS, WATCHED, QUEUED_MESSAGES, QUEUED_AGENTS)
+"""The gauges that each shard has for itself, and a keeper with several of them the sums of."""
 WAITING = Metric(
     name="mesh_conversations",
     kind="gauge",
