@@ -61,9 +61,9 @@ async def test_news_reaches_the_very_actor_that_runs_the_call(monkeypatch: pytes
     addresses = [await endpoint.listen("127.0.0.1") for endpoint in endpoints]
     channels: list[Channel] = []
 
-    def stub(blueprint: Blueprint, path: str, replica: int) -> NodeService:
+    def stub(blueprint: Blueprint, path: str, replica: str) -> NodeService:
         async def locate() -> Any:
-            return addresses[replica]
+            return addresses[int(replica)]
 
         channels.append(Channel(locate))
         return NODE.stub(channels[-1], path)
