@@ -622,6 +622,25 @@ async def test_the_server_is_to_notice_soon_that_a_machine_is_lost(url: str) -> 
     assert found == ["4", "2", "2", "8000"]
 
 
+async def test_an_append_looks_its_conversation_up_by_the_key(
+    server: PostgresServer, url: str, direct: PostgresStore
+) -> None:
+    """Also while the database knows nothing of the sizes of its tables yet, and keeps plans made then."""
+    epoch = await direct.journal.open(0)
+    for _ in range(10):
+        await asyncio.gather(
+            *(direct.journal.append(0, epoch, following([], [created(new_id())])) for _ in range(50))
+        )
+    await direct.close()  # a session tells these figures when it ends, at the latest
+    scans = "select indexrelname, idx_scan from pg_stat_user_indexes where idx_scan > 0"
+
+    async def used() -> set[object]:
+        found = dict(server.execute(url, f"{scans} and relname = 'conversation'"))
+        return {*found} if sum(int(str(number)) for number in found.values()) >= 500 else set()
+
+    assert await until(used) == {"conversation_pkey"}
+
+
 async def test_what_the_release_before_listed_has_the_version_on_which_it_began(
     server: PostgresServer, url: str, direct: PostgresStore
 ) -> None:
@@ -646,8 +665,13 @@ async def test_the_listing_is_migrated_while_the_release_before_writes(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, every = server.create_database(), migrations()
-    monkeypatch.setattr(migrate_module, "migrations", lambda: {n: t for n, t in every.items() if n < 7})
-    await migrate(url, NAMESPACE)
+
+    async def migrate_to(last: int) -> list[int]:
+        some = {number: text for number, text in every.items() if number <= last}
+        monkeypatch.setattr(migrate_module, "migrations", lambda: some)
+        return await migrate(url, NAMESPACE)
+
+    await migrate_to(6)
     ids = "('00000000-0000-4000-8000-' || lpad(to_hex(i), 12, '0'))::uuid"
     entry = """'{"id":"x"}', 's', 'c', 'u', 'active', '', 'c', false, '', '{}'"""
     server.execute(
@@ -671,8 +695,7 @@ async def test_the_listing_is_migrated_while_the_release_before_writes(
 
     writing = asyncio.create_task(write())
     await until(lambda: _is_true(written))
-    monkeypatch.setattr(migrate_module, "migrations", lambda: every)
-    assert await migrate(url, NAMESPACE) == [7]
+    assert await migrate_to(7) == [7]
     before = written
     await until(lambda: _is_true(written > before))  # it only waited
     writing.cancel()

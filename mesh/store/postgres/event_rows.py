@@ -31,7 +31,7 @@ _TYPES = (
 )
 # Texts go in binary: in a literal, psycopg escapes each quote of a line in Python, which takes longer than
 # anything else.
-_APPEND = f"""select * from {{schema}}.append_1({
+_APPEND = f"""select * from {{schema}}.append_2({
     ", ".join(f"{'%b' if each == 'text[]' else '%s'}::{each}" for each in _TYPES)
 })"""
 _ERASE = "select {schema}.erase_1(%s, %s, %s, %s, %s::uuid, %s)"
@@ -230,17 +230,18 @@ class PostgresJournal:
 
 
 def _parts(batch: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
-    """A batch in parts that are not larger than a statement should be, in their order."""
-    part: list[_Waiting] = []
+    """A batch in parts, in their order: each is no larger than a statement should be, and has one append to a
+    conversation at most."""
+    part: dict[str, _Waiting] = {}
     size = 0
     for each in batch:
         added = sum(map(len, each.lines))
-        if part and size + added > _PART_SIZE:
-            yield part
-            part, size = [], 0
-        part.append(each)
+        if part and (size + added > _PART_SIZE or _id(each) in part):
+            yield [*part.values()]
+            part, size = {}, 0
+        part[_id(each)] = each
         size += added
-    yield part
+    yield [*part.values()]
 
 
 def _parameters(agent: int, batch: Sequence[_Waiting]) -> list[object]:
