@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from deployments.app import GATEWAY, app_of, gateway_options
 from deployments.blueprint import Blueprint
 from deployments.cluster import close_replica
-from deployments.remote import RayBackend
+from deployments.remote import RayBackend, no_rollout
 from mesh.access.keyring import keys_of
 from mesh.access.rules import rules_of
 from mesh.core.mesh_state import unready
@@ -96,7 +96,7 @@ def _index(blueprints: Sequence[Blueprint], applications: Sequence[str]) -> Star
 
 
 def _entry(blueprint: Blueprint, application: str) -> AgentEntry:
-    unready = partial(_unready, RayBackend(blueprint), application)
+    unready = partial(_unready, RayBackend(blueprint, no_rollout), application)
     return AgentEntry(blueprint.agent, blueprint.config().description, unready)
 
 

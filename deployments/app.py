@@ -8,19 +8,23 @@ serve deploy      deployments.app:agent, with the agent in the caretaker's ``use
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deployments.addresses import requests
 from deployments.blueprint import Blueprint
-from deployments.caretaker import Caretaker
+from deployments.caretaker import Caretaker, DeploymentProgress
 from deployments.cluster import A_LITTLE_CPU, close_replica
-from deployments.remote import RayBackend
+from deployments.remote import RayBackend, no_rollout
 from deployments.scaler import FEWER_AFTER_S, MORE_AFTER_S
 from mesh.config.model import Config
+from mesh.core.mesh_state import Rollout
 from mesh.gateway.app import http_app
 from mesh.http.landing_page import Links
 from mesh.http.root_path import RootPathInLocation
@@ -35,6 +39,7 @@ GATEWAY: dict[str, Any] = {
     "logging_config": {"enable_access_log": False},
 }
 """What all gateways have in common, as options of Serve."""
+_ANSWERS_WITHIN_S = 2.0
 _ASKED_AGAIN = Backoff(first_s=0.5, longest_s=5.0)
 _log = logging.getLogger("mesh.gateway")
 
@@ -94,7 +99,8 @@ class Gateway:
             return (await app_of(of, self._links))[0]
         while (blueprint := await of.newest.remote(("", 0))) is None:
             _log.info("event=gateway_waits_for_agent")
-        newest = NewestApp(*await app_of(blueprint, self._links))
+        rollout = partial(_rollout, of)
+        newest = NewestApp(*await app_of(blueprint, self._links, rollout))
         self._following = asyncio.create_task(self._follow(of, blueprint, newest))
         return newest
 
@@ -106,7 +112,7 @@ class Gateway:
             try:
                 found: Blueprint | None = await caretaker.newest.remote(blueprint.edition)
                 if found is not None:
-                    await newest.replace(*await app_of(found, self._links))
+                    await newest.replace(*await app_of(found, self._links, partial(_rollout, caretaker)))
                     blueprint = found
                     _log.info("event=gateway_renewed version=%s", blueprint.digest)
             except Exception as problem:  # noqa: BLE001 - whatever it is, the next version may be served
@@ -116,15 +122,28 @@ class Gateway:
                 delays = _ASKED_AGAIN.delays()
 
 
-async def app_of(blueprint: Blueprint, links: Links) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
+async def app_of(
+    blueprint: Blueprint, links: Links, ask_rollout: Callable[[], Awaitable[Rollout | None]] = no_rollout
+) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
     """The application of a blueprint, and what closes what it has opened. Raises `MeshError`."""
     # In a thread: it may wait for the store.
     config = await asyncio.to_thread(blueprint.config)
     secret = await asyncio.to_thread(secret_of, config, blueprint.data_dir)
-    backend = RayBackend(blueprint)
+    backend = RayBackend(blueprint, ask_rollout)
     app = http_app(backend, config, secret, links)
     app.add_middleware(RootPathInLocation)
     return app, backend.close
+
+
+async def _rollout(caretaker: "DeploymentHandle[Caretaker]") -> Rollout | None:
+    """What a caretaker deploys; None if it does not answer, which keeps nobody waiting."""
+    try:
+        async with asyncio.timeout(_ANSWERS_WITHIN_S):
+            progress: DeploymentProgress = await caretaker.progress.remote()
+    except (RayError, RayServeException, TimeoutError) as problem:
+        _log.warning("event=caretaker_silent %s", fields(message=problem))
+        return None
+    return progress.rollout
 
 
 def build(blueprint: Blueprint, links: Links) -> serve.Application:

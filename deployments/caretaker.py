@@ -32,6 +32,7 @@ from mesh.config.files import FileText
 from mesh.config.model import Auth, Config, parse
 from mesh.config.workspace_variable import with_workspace
 from mesh.core.errors import ConfigError, MeshError
+from mesh.core.mesh_state import Rollout
 from mesh.disk.holder import Holder, held
 from mesh.net.backoff import Backoff
 from mesh.runtime.logs import fields, set_up
@@ -117,6 +118,19 @@ class DeploymentProgress:
     stands_by: bool = False
     is_in_force: bool = False
     is_refused: bool = False
+
+    @property
+    def rollout(self) -> Rollout | None:
+        """What people are told of it; None once it is in force, and before there is any."""
+        if self.is_in_force or not self.deployment:
+            return None
+        return Rollout(
+            version=self.digest,
+            stands_by=self.stands_by,
+            is_refused=self.is_refused,
+            waits_for=self.waiting,
+            problem=self.problem,
+        )
 
 
 @serve.deployment(

@@ -33,7 +33,7 @@ from mesh.core.budget import CallRequest, OnLimit, Remaining, Scope
 from mesh.core.errors import ConfigError, JournalError, ToolSessionError, Unavailable
 from mesh.core.events import AnyEvent, Preview, ToolCall, ToolResult
 from mesh.core.execution import ExecutionContext
-from mesh.core.mesh_state import NOT_ALL_SHARDS, STORE_AWAY, MeshPart, PartKind
+from mesh.core.mesh_state import NOT_ALL_SHARDS, STORE_AWAY, MeshPart, PartKind, Rollout
 from mesh.core.places import ROOT, Place
 from mesh.core.verdict import Verdict
 from mesh.journal.shards import Shards
@@ -79,11 +79,16 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class RayBackend:
-    """`Backend` by calls to actors."""
+async def no_rollout() -> None:
+    """For the backend of one version, beside which nobody deploys another one."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
+
+class RayBackend:
+    """`Backend` by calls to actors. ``ask_rollout`` is its `Backend.rollout`."""
+
+    def __init__(self, blueprint: Blueprint, ask_rollout: Callable[[], Awaitable[Rollout | None]]) -> None:
         self._blueprint = blueprint
+        self._ask_rollout = ask_rollout
         config = blueprint.config()
         self._store = store_of(config, blueprint.data_dir)
         self._directory = KeeperDirectory(self._store.shards)
@@ -174,6 +179,9 @@ class RayBackend:
             msgspec.structs.replace(part, answers=not isinstance(answer, BaseException))
             for part, answer in zip(probes, answers, strict=True)
         ]
+
+    async def rollout(self) -> Rollout | None:
+        return await self._ask_rollout()
 
     async def _any_node_ready(self, path: str) -> None:
         machines = await machines_for(self._blueprint.nodes[path].resources).lately()

@@ -27,10 +27,23 @@ class MeshPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.kind} {self.name}"
 
 
+class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A version that was deployed and is not in force yet. ``waits_for`` are its actors that are not ready,
+    ``problem`` is what went wrong last. ``stands_by``: all is ready, and somebody has to promote it.
+    ``is_refused``: the machine that looks after the agent cannot read its config, and tries no more."""
+
+    version: str = ""
+    stands_by: bool = False
+    is_refused: bool = False
+    waits_for: Sequence[str] = ()
+    problem: str = ""
+
+
 class MeshState(msgspec.Struct, frozen=True, kw_only=True):
     """An agent and all that serves it. ``version`` is the digest of its config, ``release`` that of the code.
     ``conversations`` are their numbers by status; where ``incomplete``, without those of keepers that did not
-    answer. ``waiting_since`` is when the approval was asked for that waits longest; empty if none waits."""
+    answer. ``waiting_since`` is when the approval was asked for that waits longest; empty if none waits.
+    ``rollout`` is what a caretaker deploys meanwhile."""
 
     agent: str
     version: str
@@ -40,6 +53,7 @@ class MeshState(msgspec.Struct, frozen=True, kw_only=True):
     conversations: Mapping[str, int]
     incomplete: bool = False
     waiting_since: str = ""
+    rollout: Rollout | None = None
     problems: Sequence[str] = ()
 
 
@@ -48,8 +62,21 @@ def unready(parts: Sequence[MeshPart]) -> list[str]:
     return [part.title for part in parts if not part.answers]
 
 
-def problems_of(parts: Sequence[MeshPart], shards: int) -> list[str]:
+def problems_of(parts: Sequence[MeshPart], shards: int, rollout: Rollout | None = None) -> list[str]:
     """What is wrong with a mesh that has so many shards; nothing if all is well."""
+    stands_by = rollout is not None and rollout.stands_by
+    return [*_of_parts(parts, shards, stands_by=stands_by), *_of_rollout(rollout)]
+
+
+def _of_rollout(rollout: Rollout | None) -> list[str]:
+    if rollout is None or not rollout.problem:
+        return []
+    version = rollout.version or "what was deployed last"
+    then = "the version before goes on" if rollout.is_refused else "it is tried again"
+    return [f"{version} is not in force: {rollout.problem}; {then}"]
+
+
+def _of_parts(parts: Sequence[MeshPart], shards: int, *, stands_by: bool) -> list[str]:
     keepers = [part for part in parts if part.kind == "keeper"]
     found = [_silent(part) for part in parts if not part.answers and not _is_made_up(part)]
     if any(part.name == STORE_AWAY for part in keepers):
@@ -66,7 +93,7 @@ def problems_of(parts: Sequence[MeshPart], shards: int) -> list[str]:
     if len(generations) > 1:
         deployments = " and ".join(map(str, generations))
         found.append(f"deployments {deployments} both have shards: one hands them over to the other")
-    elif not without and any(part.name == NOT_ALL_SHARDS for part in keepers):
+    elif not stands_by and not without and any(part.name == NOT_ALL_SHARDS for part in keepers):
         found.append(f"the shards are still with deployment {generations[0]}, and not with this one")
     return found
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from mesh.core.mesh_state import MeshPart, MeshState, PartKind
+from mesh.core.mesh_state import MeshPart, MeshState, PartKind, Rollout
 from mesh.display.text import one_line
 
 _KINDS: dict[PartKind, str] = {"keeper": "keepers", "node": "nodes", "mcp": "MCP sessions"}
@@ -20,6 +20,8 @@ def lines_of(state: MeshState, now: datetime | None = None) -> Iterator[str]:
         if parts := [part for part in state.parts if part.kind == kind]:
             yield f"  {name:{_WIDTH}} {_answering(parts)}"
     yield f"  {'conversations':{_WIDTH}} {_conversations(state, now)}"
+    if state.rollout is not None and not state.rollout.is_refused:
+        yield f"  {'rollout':{_WIDTH}} {one_line(_rollout(state.rollout, state.agent), _WIDE)}"
     if not state.problems:
         yield "all is well"
         return
@@ -35,6 +37,14 @@ def _answering(parts: Sequence[MeshPart]) -> str:
     more = len(keepers) - _MOST_NAMED
     named = ", ".join(keepers[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     return f"{answering} of {len(parts)} answer" + (f" ({named})" if named else "")
+
+
+def _rollout(rollout: Rollout, agent: str) -> str:
+    if rollout.stands_by:
+        return f"version {rollout.version} is ready and stands by: mesh promote {agent}"
+    first, more = rollout.waits_for[:_MOST_NAMED], len(rollout.waits_for) - _MOST_NAMED
+    named = ", ".join(first) + (f" and {more} more" if more > 0 else "")
+    return f"version {rollout.version} waits for {named or 'its keepers'}"
 
 
 def _shards(number: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 from mesh.config.kept_versions import Versions
 from mesh.core.errors import Unavailable
-from mesh.core.mesh_state import MeshPart
+from mesh.core.mesh_state import MeshPart, Rollout
 from mesh.keeper.replies import WatchedEvents
 from mesh.keeper.requests import RequestFor, Watch
 from mesh.metrics.meters import Series
@@ -71,6 +71,10 @@ class Backend(Protocol):
         """The actors that serve the agent, and whether each answers."""
         ...
 
+    async def rollout(self) -> Rollout | None:
+        """What is deployed and not in force yet; None if nothing is, or nobody says."""
+        ...
+
 
 class BoundedBackend:
     """A `Backend` with at most ``limit`` requests to keepers under way. Probes, tools and watchers
@@ -126,3 +130,6 @@ class BoundedBackend:
 
     async def parts(self) -> Sequence[MeshPart]:
         return await self._backend.parts()
+
+    async def rollout(self) -> Rollout | None:
+        return await self._backend.rollout()

@@ -35,8 +35,8 @@ class Status:
         return [route("GET", "/status", self._show)]
 
     async def _show(self, request: Request) -> Response:
-        parts, (conversations, are_all), since = await asyncio.gather(
-            self._backend.parts(), self._conversations(), self._waiting_since()
+        parts, (conversations, are_all), since, rollout = await asyncio.gather(
+            self._backend.parts(), self._conversations(), self._waiting_since(), self._backend.rollout()
         )
         state = MeshState(
             agent=self._config.name,
@@ -47,7 +47,8 @@ class Status:
             conversations=conversations,
             incomplete=not are_all,
             waiting_since=since,
-            problems=problems_of(parts, self._backend.shards),
+            rollout=rollout,
+            problems=problems_of(parts, self._backend.shards, rollout),
         )
         return json_response(state)
 

@@ -18,7 +18,7 @@ from mesh.core.agents_of_turn import AgentView
 from mesh.core.approvals import APPROVAL_KINDS, ApprovalKind, kind_named
 from mesh.core.conversation import MessageView
 from mesh.core.events import Choice, FileChange, Preview
-from mesh.core.mesh_state import MeshPart, MeshState
+from mesh.core.mesh_state import MeshPart, MeshState, Rollout
 from mesh.core.spending import SpendReport, Spent, SpentByAgent, SpentByModel
 from mesh.core.view import ConversationSummary, ConversationView, PendingApproval, TurnResult, TurnView
 from mesh.http.body_types import (
@@ -282,6 +282,7 @@ _STATE = MeshState(
     shards=64,
     conversations={"active": 12, "waiting_approval": 1, "completed": 30},
     waiting_since="2026-01-01T12:00:00+00:00",
+    rollout=Rollout(version="0f5c2a4be8d1", waits_for=["node 0.1 search/0"]),
 )
 _VERSIONS = AgentVersions(
     "agent",

@@ -8,7 +8,7 @@ import msgspec
 
 from mesh.config.kept_versions import Versions
 from mesh.core.ids import shard_of
-from mesh.core.mesh_state import MeshPart
+from mesh.core.mesh_state import MeshPart, Rollout
 from mesh.keeper.keeper import Keeper
 from mesh.keeper.replies import Reply, WatchedEvents, WatchReply, raise_for_refusal
 from mesh.keeper.requests import Follow, FollowAgents, Request, RequestFor, Watch
@@ -78,6 +78,10 @@ class LocalBackend:
     async def parts(self) -> list[MeshPart]:
         """The keepers alone: who asks is in their process, and whoever needs a tool waits for it."""
         return [MeshPart(kind="keeper", name="local", answers=True, shards=self.shards)]
+
+    async def rollout(self) -> Rollout | None:
+        """None: it is built anew for another version."""
+        return None
 
     async def _ask(self, keeper: Keeper, request: RequestFor[R]) -> R:
         asked: Awaitable[Reply] = keeper.handle(travelled(request, Request))

@@ -15,6 +15,7 @@ from tests.cluster.model import LISTENS, Model
 from tests.cluster.monkey import AS_OFTEN_AS_NEEDED
 from tests.cluster.rest import created, until
 from tests.cluster.world import World
+from tests.worlds.long import takes_long
 from tests.worlds.process import running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -159,6 +160,8 @@ def test_who_is_paused_stays_paused_whatever_dies_and_goes_on_from_there(
     assert len(heard) == 1
 
 
+@pytest.mark.chaos
+@takes_long  # in short, the test above kills as much
 def test_who_is_added_and_who_begins_anew_are_not_lost_whatever_dies(
     doomed: World, api: httpx.Client
 ) -> None:

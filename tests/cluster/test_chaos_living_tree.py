@@ -55,6 +55,7 @@ from tests.cluster.monkey import (
 )
 from tests.cluster.stalls import LostActor, figures, kill_node, stalled
 from tests.cluster.tree_world import Told, TreePerson
+from tests.worlds.long import takes_long
 
 GOES_ON_WITHIN_S = 120.0
 """What is lost with an actor, and what is beside it: see docs/agents-that-start-agents.md."""
@@ -144,6 +145,7 @@ def test_agents_beside_a_lost_actor_go_on(doomed: LivingWorld, capsys: pytest.Ca
     assert max((stall.own_s for stall in stalls), default=0) < GOES_ON_WITHIN_S
 
 
+@takes_long  # in short, each kill around an agent is one of those above, and `test_chaos` kills at random
 def test_random_kills_in_a_living_tree_lose_nobody_and_repeat_nothing(
     doomed: LivingWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:

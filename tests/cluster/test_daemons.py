@@ -13,7 +13,7 @@ from tests.cluster.person import Person, judge
 from tests.cluster.rest import until
 from tests.cluster.world import World
 from tests.worlds.long import IS_LONG
-from tests.worlds.process import MeshProcess
+from tests.worlds.process import WITH_DASHBOARD, MeshProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
@@ -25,7 +25,7 @@ FATAL = {
     "ray::RuntimeEnvAgent": "runtime-env agent",
     "dashboard/dashboard.py --": "dashboard",
 }
-RESTARTS = len(FATAL) if IS_LONG else 2
+RESTARTS = len(FATAL) if IS_LONG else 1
 """As many as may be in five minutes."""
 NOTICED_WITHIN_S = 120.0
 BACK_WITHIN_S = 240.0
@@ -37,7 +37,7 @@ GONE_WITHIN_S = 180.0
 def test_each_daemon_that_dies_is_noticed_and_the_mesh_comes_back_until_it_was_too_often(
     folder: Path, model: Model
 ) -> None:
-    world = World(folder, model, options=["--max-restarts", str(RESTARTS)])
+    world = World(folder, model, WITH_DASHBOARD, options=["--max-restarts", str(RESTARTS)])
     world.mesh.start()
     try:
         with Client(world.mesh.url) as client:

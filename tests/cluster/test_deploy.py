@@ -165,10 +165,12 @@ def test_a_version_that_is_to_be_promoted_stands_by_until_somebody_does(deployed
     said = deployed.deploy(prompt="You stand by.", promote="manual")
     assert "stands by" in said and "mesh promote ledger-agent" in said
     assert prompt_of(deployed) == before
+    assert "stands by: mesh promote ledger-agent" in deployed.run("status", "--url", deployed.url)
     with deployed.asking_all_the_time() as statuses:
         said = deployed.run("promote", "ledger-agent")
     assert "in force" in said and set(statuses) == {201}
     assert prompt_of(deployed) == "You stand by."
+    assert "rollout" not in deployed.run("status", "--url", deployed.url)
     assert "in force" in deployed.run("promote", "ledger-agent")  # once more changes nothing
     assert "no caretaker" in deployed.run("promote", "nobody", fails=True)
 
@@ -179,6 +181,8 @@ def test_what_cannot_start_changes_nothing_whoever_dies_meanwhile(deployed: Depl
     path = deployed.write(prompt="Another one.", mcp=wrong)
     said = deployed.run("deploy", str(path), "--within", "20", fails=True)
     assert "is not in force after 20 s: it waits for mcp mcp" in said and "no ledger here" in said
+    said = deployed.run("status", "--url", deployed.url, fails=True)
+    assert "waits for mcp mcp" in said and "no ledger here" in said
     for kind in ("ServeReplica:ledger-agent:Caretaker", "ServeReplica:ledger-agent:Gateway", "KeeperActor"):
         (killed,) = processes(kind, deployed)
         killed.kill()

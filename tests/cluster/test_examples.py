@@ -19,6 +19,7 @@ from tests.cluster.terminal import Shown, Terminal
 from tests.python.machine import skip_without_python
 from tests.servers.shell.world import why_not
 from tests.worlds.documents import ROOT, blocks
+from tests.worlds.long import takes_long
 from tests.worlds.mesh import ScriptedLlm, WorldMesh
 
 EXAMPLES = ROOT / "examples"
@@ -30,6 +31,8 @@ ENV = {"STORE_URL": "postgres://mesh@127.0.0.1/mesh"}
 EXPECTED_WARNINGS = {"cluster/agent.yaml": ["files that resources writes stay on the machine"]}
 """What the check says of a config, and its README explains."""
 NEEDS_SANDBOX = ("python-fork",)
+IN_SHORT = ("a2a", "agents-as-tools", "checked-answers", "cluster", "provider", "python-tool", "spawn")
+"""Those that `make test` runs: of the others, `make chaos`. What these show, other tests of a cluster do."""
 
 
 @pytest.fixture
@@ -46,7 +49,10 @@ def terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal
 
 @pytest.mark.cluster
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.chaos
+@pytest.mark.parametrize(
+    "name", [name if name in IN_SHORT else pytest.param(name, marks=takes_long) for name in NAMES]
+)
 def test_each_command_of_a_readme_prints_what_is_shown(name: str, terminal: Terminal) -> None:
     if name in NEEDS_SANDBOX and all(map(why_not, KINDS)):
         pytest.skip(f"no sandbox here: {'; '.join(map(why_not, KINDS))}")

@@ -23,6 +23,7 @@ from tests.cluster.rest import until
 from tests.cluster.test_lifecycle import refused
 from tests.cluster.world import World, ledger_config
 from tests.worlds.certificates import ray_tls
+from tests.worlds.long import takes_long
 from tests.worlds.ports import free_port
 from tests.worlds.process import edge_ports
 
@@ -179,6 +180,8 @@ def listening(address: str, class_name: str, env: dict[str, str]) -> list[tuple[
     return [("127.0.0.1" if ip in ("::", "0.0.0.0") else ip, port) for ip, port in found]
 
 
+@pytest.mark.chaos
+@takes_long  # in short, `test_losses` has three machines
 def test_what_a_head_without_cpus_does_not_take_waits_for_the_machine_that_has_what_a_server_asks_for(
     folder: Path, model: Model
 ) -> None:
@@ -230,6 +233,8 @@ def given_up(world: World) -> str:
     return ended.stderr.splitlines()[-1]
 
 
+@pytest.mark.chaos
+@takes_long  # in short, `test_losses` loses machines
 def test_a_cluster_that_goes_away_is_noticed_and_said(folder: Path, model: Model) -> None:
     gives_up = {"RAY_gcs_rpc_server_reconnect_timeout_s": "20"}
     with running_ray(folder, {"RAY_AUTH_MODE": "disabled", **gives_up, **model.env}) as address:

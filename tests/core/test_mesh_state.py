@@ -8,6 +8,7 @@ from mesh.core.mesh_state import (
     MeshPart,
     MeshState,
     PartKind,
+    Rollout,
     problems_of,
     unready,
 )
@@ -93,6 +94,53 @@ def test_one_screen_says_it_all() -> None:
         "  conversations  12 active, 4 wait for a person, the oldest for 2 h (some keepers are silent)",
         "wrong:",
         "  node 0.1 search/0 does not answer: [31mred",
+    ]
+
+
+def rolled_out(rollout: Rollout) -> list[str]:
+    """What a screen says of a rollout while all else is well."""
+    problems = problems_of(WELL, 64, rollout)
+    state = MeshState(
+        agent="support",
+        version="v",
+        release="0",
+        parts=WELL,
+        shards=64,
+        conversations={},
+        rollout=rollout,
+        problems=problems,
+    )
+    return [line.strip() for line in lines_of(state)][5:]
+
+
+def test_what_is_deployed_and_not_in_force_yet_says_what_it_waits_for() -> None:
+    names = [f"node {number}" for number in range(10)]
+    shown = rolled_out(Rollout(version="new", waits_for=names))
+    assert shown == [f"rollout        version new waits for {', '.join(names[:8])} and 2 more", "all is well"]
+    assert rolled_out(Rollout(version="new"))[0] == "rollout        version new waits for its keepers"
+
+
+def test_what_stands_by_says_how_it_is_promoted() -> None:
+    rollout = Rollout(version="new", stands_by=True)
+    assert rolled_out(rollout) == [
+        "rollout        version new is ready and stands by: mesh promote support",
+        "all is well",
+    ]
+    elsewhere = [part("keeper", NOT_ALL_SHARDS, answers=False), part("keeper", "0", generation=2, shards=64)]
+    assert problems_of(elsewhere, 64, rollout) == []
+
+
+def test_a_rollout_that_fails_is_wrong() -> None:
+    shown = rolled_out(Rollout(version="new", waits_for=["node a"], problem="node a cannot start: no room"))
+    assert shown == [
+        "rollout        version new waits for node a",
+        "wrong:",
+        "new is not in force: node a cannot start: no room; it is tried again",
+    ]
+    refused = Rollout(is_refused=True, problem="line 3: no such key")
+    assert rolled_out(refused) == [
+        "wrong:",
+        "what was deployed last is not in force: line 3: no such key; the version before goes on",
     ]
 
 
