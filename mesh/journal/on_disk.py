@@ -88,7 +88,7 @@ class JournalFiles:
             return None
         try:
             begin, end = _edges_of(f"{self._folder}/{_PREFIX}{conversation_id}{_SUFFIX}")
-            events = {line: decode(line) for line in (*begin, *end)}  # in a short one they are the same
+            events = {line: decode(line) for line in {*begin, *end}}  # in a short one some are the same
             return JournalEdges([events[line] for line in begin], [events[line] for line in end])
         except (OSError, ValueError):
             return None  # whoever reads all of it says what is wrong

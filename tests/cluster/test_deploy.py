@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 from collections import Counter
@@ -106,7 +107,7 @@ class Deployed:
 def deployed(tmp_path_factory: pytest.TempPathFactory, model: Model) -> Iterator[Deployed]:
     folder = tmp_path_factory.mktemp("deployed")
     (folder / "failpoints").mkdir()
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "b" * 64}
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     # Serve would let each gateway that ends live for half a minute more.
     drains = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}
     with running_ray(folder, {**token, **model.env, **drains}) as address:
