@@ -25,7 +25,6 @@ from deployments.remote import RayBackend, no_rollout
 from deployments.scaler import FEWER_AFTER_S, MORE_AFTER_S
 from mesh.config.model import Config
 from mesh.core.mesh_state import Rollout
-from mesh.gateway.app import http_app
 from mesh.http.landing_page import Links
 from mesh.http.root_path import RootPathInLocation
 from mesh.net.backoff import Backoff
@@ -126,6 +125,9 @@ async def app_of(
     blueprint: Blueprint, links: Links, ask_rollout: Callable[[], Awaitable[Rollout | None]] = no_rollout
 ) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
     """The application of a blueprint, and what closes what it has opened. Raises `MeshError`."""
+    # Only gateways need it. Whoever starts them imports this module, too, and stays as long as they do.
+    from mesh.gateway.app import http_app
+
     # In a thread: it may wait for the store.
     config = await asyncio.to_thread(blueprint.config)
     secret = await asyncio.to_thread(secret_of, config, blueprint.data_dir)

@@ -150,6 +150,8 @@ class Caretaker:
         self._keeping: asyncio.Task[None] | None = None
         self._promoted = asyncio.Event()  # what stands by
         self._progress = DeploymentProgress()
+        self._refused: DeploymentProgress | None = None
+        """What cannot be read here, and came after what is kept."""
         self._application = serve.get_replica_context().app_name
 
     async def reconfigure(self, description: dict[str, Any]) -> None:
@@ -168,10 +170,11 @@ class Caretaker:
             why = f"{type(problem).__name__}: {problem}"
             if not await self._goes_on():
                 raise ConfigError([f"{self._application} cannot be read on this machine: {why}"]) from None
-            self._progress = DeploymentProgress(key, is_refused=True)
-            self._note(why)
+            self._refused = DeploymentProgress(key, problem=why, is_refused=True)
+            _log.warning("event=deployment_refused %s", fields(message=why))
             return
         await self._stop_keeping()
+        self._refused = None
         self._keeping = asyncio.create_task(self._keep(config, key))
 
     async def newest(self, known: tuple[str, int]) -> Blueprint | None:
@@ -187,11 +190,11 @@ class Caretaker:
 
     async def progress(self) -> DeploymentProgress:
         """How far the deployment is that Serve asked for last."""
-        return self._progress
+        return self._refused or self._progress
 
     async def promote(self) -> DeploymentProgress:
         """Has the deployment take the shards, if it stands by. Returns how far it was."""
-        before = self._progress
+        before = await self.progress()
         if before.stands_by:
             self._promoted.set()
             self._progress = replace(before, stands_by=False)
@@ -204,12 +207,21 @@ class Caretaker:
             await asyncio.to_thread(end_all, self._application)
 
     async def _goes_on(self) -> bool:
-        """Whether a deployment before this one is in force, whose gateways are served then."""
-        if self._keeping is None and self._newest is None:
-            before = await asyncio.to_thread(blueprint_in_force, self._application)
-            if before is not None:
-                self._publish(before)
-        return self._keeping is not None or self._newest is not None
+        """Whether a deployment before this one goes on, which is kept from now on if it was not."""
+        if self._keeping is not None:
+            return True
+        before = await asyncio.to_thread(blueprint_in_force, self._application)
+        if before is None:
+            return False
+        self._publish(before)
+        try:
+            config = await asyncio.to_thread(before.config)
+        except ConfigError as problem:  # its actors go on; what this machine lacks, others have
+            _log.warning("event=not_kept %s", fields(version=before.digest, message=problem))
+            return True
+        chosen = config.model_copy(update={"data_dir": before.data_dir})
+        self._keeping = asyncio.create_task(self._keep(chosen, before.deployment))
+        return True
 
     async def _stop_keeping(self) -> None:
         """Returns when nothing is under way any more that could create an actor."""
@@ -290,7 +302,7 @@ class Caretaker:
             asked = (self._ask(agent, name, actor, ready) for name, actor in waiting.items())
             await asyncio.gather(*asked)
             if not agent.lacked(ready):
-                self._progress = replace(self._progress, waiting=())
+                self._progress = replace(self._progress, waiting=(), problem="")
                 return
             await asyncio.sleep(delay_s)
 

@@ -1,4 +1,4 @@
-"""``mesh deploy``, ``mesh down``, ``mesh leave`` and ``mesh serve-config``: agents that stay on a cluster.
+"""``mesh deploy``, ``promote``, ``down``, ``leave`` and ``serve-config``: agents that stay on a cluster.
 
     deploy        config ─► Serve application (gateways, caretaker) ─► waits until it is in force
     promote       name ─► the deployment that stands by takes the shards

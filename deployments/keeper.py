@@ -1,4 +1,4 @@
-"""A keeper as an actor."""
+"""A keeper host as an actor: the keepers of some of the shards, in one process."""
 
 import asyncio
 import logging

@@ -142,7 +142,8 @@ class RayBackend:
                 _log.warning("event=keeper_not_measured %s", fields(keeper=host.name, message=answer))
             else:
                 found[host.name] = answer
-        of_none = sum(map.host_of(shard) is None for shard in range(self.shards))
+        holders = [map.host_of(shard) for shard in range(self.shards)]
+        of_none = sum(holder is None or not holder.is_live for holder in holders)
         gauges = {SHARDS_WITHOUT_KEEPER: of_none, KEEPERS_AWAY: len(hosts) - len(found)}
         listing = self._store.listing()
         waiting = waiting_since([await listing.waiting_since()]) if listing else []

@@ -1,4 +1,7 @@
-"""How many processes there are to be, by what they have to do."""
+"""How many keepers an agent is to have, by the turns under way.
+
+Its gateways are scaled by Serve, with the same times.
+"""
 
 import math
 from collections import deque
@@ -10,7 +13,7 @@ FEWER_AFTER_S = 120.0
 
 
 class Scaler:
-    """More processes when more were needed for `MORE_AFTER_S` without a break, fewer when fewer were needed
+    """More keepers when more were needed for `MORE_AFTER_S` without a break, fewer when fewer were needed
     for `FEWER_AFTER_S`. ``number`` is how many there are to be now."""
 
     def __init__(self, scale: Scale) -> None:
@@ -23,7 +26,7 @@ class Scaler:
         self.number = self._within(number)
 
     def note(self, load: float, now: float) -> None:
-        """Notes how many requests are under way in all of them together, at this time in seconds. Times do
+        """Notes how many turns are under way in all keepers together, at this time in seconds. Times do
         not fall."""
         self._needed.append((now, self._within(math.ceil(load / self._scale.target))))
         while len(self._needed) > 1 and self._needed[1][0] <= now - FEWER_AFTER_S:

@@ -1,4 +1,4 @@
-"""``mesh deploy``, ``promote``, ``down`` and ``serve-config``: agents on a cluster that stay there."""
+"""``mesh deploy``, ``promote``, ``down``, ``leave`` and ``serve-config``: agents that stay on a cluster."""
 
 import os
 import re

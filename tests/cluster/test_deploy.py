@@ -230,7 +230,22 @@ def test_a_version_that_the_cluster_cannot_read_is_refused_and_the_one_before_go
         killed.kill()
     until(lambda: answers(deployed.url))
     assert prompt_of(deployed) == before
+    end_for_good(deployed, "/keeper/")  # whoever keeps the version before makes another one
+    until(lambda: not answers(deployed.url))
+    until(lambda: answers(deployed.url))
+    said = deployed.run("status", "--url", deployed.url, fails=True)
+    assert "ONLY_HERE" in said and "the version before goes on" in said
     deployed.deploy(prompt=before)
+
+
+def end_for_good(deployed: Deployed, name: str) -> None:
+    """Ends the actors with this in their names, so that Ray does not start them again."""
+    program = (
+        "import ray; ray.init(log_to_driver=False); "
+        "[ray.kill(ray.get_actor(a['name'], a['namespace'])) "
+        f"for a in ray.util.list_named_actors(all_namespaces=True) if {name!r} in a['name']]"
+    )
+    subprocess.run([sys.executable, "-c", program], env=deployed.env, check=True, timeout=120)
 
 
 @takes_long

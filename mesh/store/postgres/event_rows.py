@@ -1,4 +1,4 @@
-"""The journals in the database: a row an event, and all that waits in one statement.
+"""The journals in the database: one row for each event; appends that wait go in one statement.
 
 Appends of all shards of this process that arrive while a statement runs go with the next one: one commit for
 all. Each has a name of its own, by which the database knows one that is sent again after its answer was lost.
