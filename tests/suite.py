@@ -14,9 +14,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 _WITH_THE_MESH = [f"tests/{name}" for name in ("cluster", "deployments", "servers", "chat", "mcp")]
 RUNS = {
@@ -27,6 +29,8 @@ RUNS = {
 """The arguments of pytest for each run. The first one is shown as it goes, the others at the end."""
 MOST_REPEATED = 10
 """More tests than this do not fail because the machine is busy."""
+WITHIN_S = 75 * 60
+"""CI stops everything after 90 minutes, and says nothing of what ran."""
 _TESTS_FAILED = 1
 """The exit status of pytest when all tests have run and some have failed."""
 
@@ -57,16 +61,23 @@ def main() -> int:
 def _side_by_side() -> dict[str, int]:
     """The exit status of each run."""
     first, *others = RUNS
+    until = time.monotonic() + WITHIN_S
     with ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in others]
+        stack.callback(_show, outputs)  # after the runs, also when they are stopped
         runs = {first: stack.enter_context(_running(first))}
         for name, output in zip(others, outputs, strict=True):
             runs[name] = stack.enter_context(_running(name, output=output.fileno()))
-        statuses = {name: run.wait() for name, run in runs.items()}
-        for output in outputs:
-            output.seek(0)
-            print(output.read().decode(errors="replace"), flush=True)
-    return statuses
+        try:
+            return {name: run.wait(until - time.monotonic()) for name, run in runs.items()}
+        except subprocess.TimeoutExpired:
+            sys.exit(f"The suite did not end within {WITHIN_S} s: what takes so long?")
+
+
+def _show(outputs: Iterable[IO[bytes]]) -> None:
+    for output in outputs:
+        output.seek(0)
+        print(output.read().decode(errors="replace"), flush=True)
 
 
 @contextmanager
