@@ -81,7 +81,8 @@ VICTIMS = (
     DAEMON,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(900 + 2 * 15 * KILLS)]
+# In short, `test_chaos_agents` and `test_called_agents` kill around agents, and `test_chaos` at random.
+pytestmark = [takes_long, pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(900 + 2 * 15 * KILLS)]
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +146,6 @@ def test_agents_beside_a_lost_actor_go_on(doomed: LivingWorld, capsys: pytest.Ca
     assert max((stall.own_s for stall in stalls), default=0) < GOES_ON_WITHIN_S
 
 
-@takes_long  # in short, each kill around an agent is one of those above, and `test_chaos` kills at random
 def test_random_kills_in_a_living_tree_lose_nobody_and_repeat_nothing(
     doomed: LivingWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -201,6 +201,7 @@ def answers(url: str) -> bool:
         return False
 
 
+@takes_long  # in short, the tests above have one version after the other
 def test_who_goes_back_to_an_older_version_has_all_of_it_again_though_it_had_left(deployed: Deployed) -> None:
     deployed.deploy(prompt="You keep the ledger worse.")
     until(lambda: processes_are(deployed, "NodeActor", 1))  # the version before was idle, and has left
@@ -262,6 +263,7 @@ def test_a_caretaker_that_dies_leaves_everything_as_it_is(deployed: Deployed) ->
     assert before == after
 
 
+@takes_long
 def test_more_gateways_serve_where_one_has_too_many_requests(deployed: Deployed) -> None:
     gateways = {"min": 1, "max": 2, "target": 1}
     deployed.deploy(cluster={"idle_timeout_s": 6, "gateways": gateways})

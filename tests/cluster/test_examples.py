@@ -31,7 +31,7 @@ ENV = {"STORE_URL": "postgres://mesh@127.0.0.1/mesh"}
 EXPECTED_WARNINGS = {"cluster/agent.yaml": ["files that resources writes stay on the machine"]}
 """What the check says of a config, and its README explains."""
 NEEDS_SANDBOX = ("python-fork",)
-IN_SHORT = ("a2a", "agents-as-tools", "checked-answers", "cluster", "provider", "python-tool", "spawn")
+IN_SHORT = ("a2a", "cluster", "provider", "spawn")
 """Those that `make test` runs: of the others, `make chaos`. What these show, other tests of a cluster do."""
 
 

@@ -19,6 +19,7 @@ from tests.cluster.model import Model
 from tests.cluster.rest import Body, contents, created, shown, until
 from tests.cluster.test_join import machine, placed, running_ray, seen
 from tests.cluster.world import World
+from tests.worlds.long import takes_long
 from tests.worlds.process import MeshProcess, running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -114,6 +115,8 @@ def _last(body: Body) -> str:
     return contents(body["conversation"], "assistant")[-1]
 
 
+@pytest.mark.chaos
+@takes_long  # in short, `tests/deployments/test_node_replicas.py`, and the next test has two machines
 def test_the_actors_of_a_node_are_on_different_machines_and_one_that_does_not_answer_is_left_out(
     folder: Path, model: Model
 ) -> None:
