@@ -12,8 +12,6 @@ from functools import partial
 from typing import Any
 
 from ray import serve
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -142,7 +140,7 @@ async def _rollout(caretaker: "DeploymentHandle[Caretaker]") -> Rollout | None:
     try:
         async with asyncio.timeout(_ANSWERS_WITHIN_S):
             progress: DeploymentProgress = await caretaker.progress.remote()
-    except (RayError, RayServeException, TimeoutError) as problem:
+    except Exception as problem:  # noqa: BLE001 - whatever it is, the rest of the status is told
         _log.warning("event=caretaker_silent %s", fields(message=problem))
         return None
     return progress.rollout

@@ -42,6 +42,7 @@ _ASKED_FOR_S = 20.0
 """How long a gateway that asks for a newer blueprint waits at most for the answer that there is none."""
 _TRIED_AGAIN = Backoff(first_s=1.0, longest_s=10.0)
 _END_WITHIN_S = 60.0
+_MOST_SAID = 1000
 _log = logging.getLogger("mesh.caretaker")
 T = TypeVar("T")
 
@@ -108,7 +109,8 @@ class DeploymentProgress:
     """How far a deployment is: ``deployment`` is its key (`AgentDescription.key`). ``waiting`` are the actors
     that are not ready, ``problem`` is what went wrong last. ``stands_by``: all that it needs is ready, and
     somebody has to promote it. ``is_in_force``: its keepers have the shards.
-    ``is_refused``: it cannot be read on the machine of the caretaker, and the one before goes on."""
+    ``is_refused``: it cannot be read on the machine of the caretaker, and the one before goes on.
+    ``has_shards``: it was in force before this caretaker, which looks whether all of it is there."""
 
     deployment: str = ""
     digest: str = ""
@@ -118,11 +120,12 @@ class DeploymentProgress:
     stands_by: bool = False
     is_in_force: bool = False
     is_refused: bool = False
+    has_shards: bool = False
 
     @property
     def rollout(self) -> Rollout | None:
         """What people are told of it; None once it is in force, and before there is any."""
-        if self.is_in_force or not self.deployment:
+        if self.is_in_force or self.has_shards or not self.deployment:
             return None
         return Rollout(
             version=self.digest,
@@ -167,7 +170,7 @@ class Caretaker:
                     [f"application {self._application} has the agent {config.name}: name it so"]
                 )
         except (TypeError, OSError, ConfigError) as problem:
-            why = f"{type(problem).__name__}: {problem}"
+            why = f"{type(problem).__name__}: {problem}"[:_MOST_SAID]
             if not await self._goes_on():
                 raise ConfigError([f"{self._application} cannot be read on this machine: {why}"]) from None
             self._refused = DeploymentProgress(key, problem=why, is_refused=True)
@@ -233,13 +236,15 @@ class Caretaker:
     async def _keep(self, config: Config, key: str) -> None:
         """Does not end by itself, whatever goes wrong."""
         for delay_s in _TRIED_AGAIN.delays():
-            self._progress = DeploymentProgress(key, config.digest, problem=self._progress.problem)
+            before = self._progress
+            problem = before.problem if before.deployment == key else ""
+            self._progress = DeploymentProgress(key, config.digest, problem=problem)
             try:
                 with ExitStack() as stack:
                     await self._deploy(config, key, stack)
-            except Exception as problem:  # noqa: BLE001 - a defect must not end it without a word
+            except Exception as failure:  # noqa: BLE001 - a defect must not end it without a word
                 _log.exception("event=caretaker_failed")
-                self._note(cause_of(problem))
+                self._note(cause_of(failure))
             await asyncio.sleep(delay_s)
 
     async def _deploy(self, config: Config, key: str, stack: ExitStack) -> None:
@@ -252,6 +257,7 @@ class Caretaker:
             await self._tried(lambda: stack.enter_context(held(config.data_dir, holder, shared=True)))
         await self._tried(agent.find_keepers)
         if agent.has_shards:  # a caretaker before this one has come so far
+            self._progress = replace(self._progress, has_shards=True)
             self._publish(agent.blueprint)
         elif await self._tried(agent.is_first):  # nothing has to go on until the nodes are ready
             await self._tried(agent.make_keepers)

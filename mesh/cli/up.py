@@ -40,7 +40,7 @@ def up(
         typer.Option(
             "--dashboard/--no-dashboard",
             envvar="MESH_DASHBOARD",
-            help="Without Ray's dashboard a local Ray starts sooner, with ten processes less.",
+            help="Without Ray's dashboard a local Ray starts sooner, with a dozen processes less.",
         ),
     ] = True,
     log_format: Annotated[LogFormat, typer.Option(help="The format of the log on stderr.")] = "logfmt",

@@ -17,6 +17,15 @@ def test_serve_still_opens_the_port_of_a_replica_on_every_interface() -> None:
     assert 'add_port_to_grpc_server(self._server, "[::]:0")' in source("serve/_private/replica.py")
 
 
+def test_ray_still_starts_its_daemons_by_these_methods() -> None:
+    """`deployments.cluster._fewer_daemons`"""
+    text = source("_private/node.py")
+    for name in ("start_log_monitor", "start_monitor", "start_api_server"):
+        assert text.count(f"def {name}(") == text.count(f"self.{name}(") == 1
+    parameters = source("_private/worker.py")
+    assert "no_monitor=" not in parameters and "include_log_monitor=" not in parameters
+
+
 def test_serve_still_says_why_haproxy_ended_in_the_message_of_a_runtime_error() -> None:
     """`deployments.mesh.cause_of`"""
     raised = """raise RuntimeError(
