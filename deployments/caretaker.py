@@ -125,7 +125,7 @@ class DeploymentProgress:
     @property
     def rollout(self) -> Rollout | None:
         """What people are told of it; None once it is in force, and before there is any."""
-        if self.is_in_force or self.has_shards or not self.deployment:
+        if self.is_in_force or self.has_shards or not (self.deployment or self.is_refused):
             return None
         return Rollout(
             version=self.digest,
