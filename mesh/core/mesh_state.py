@@ -73,7 +73,7 @@ def _of_rollout(rollout: Rollout | None) -> list[str]:
         return []
     version = rollout.version or "what was deployed last"
     then = "the version before goes on" if rollout.is_refused else "it is tried again"
-    return [f"{version} is not in force: {rollout.problem}; {then}"]
+    return [f"{version} is not in force, and {then}: {rollout.problem}"]
 
 
 def _of_parts(parts: Sequence[MeshPart], shards: int, *, stands_by: bool) -> list[str]:

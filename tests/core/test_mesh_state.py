@@ -135,12 +135,12 @@ def test_a_rollout_that_fails_is_wrong() -> None:
     assert shown == [
         "rollout        version new waits for node a",
         "wrong:",
-        "new is not in force: node a cannot start: no room; it is tried again",
+        "new is not in force, and it is tried again: node a cannot start: no room",
     ]
     refused = Rollout(is_refused=True, problem="line 3: no such key")
     assert rolled_out(refused) == [
         "wrong:",
-        "what was deployed last is not in force: line 3: no such key; the version before goes on",
+        "what was deployed last is not in force, and the version before goes on: line 3: no such key",
     ]
 
 
