@@ -116,7 +116,7 @@ def _last(body: Body) -> str:
 
 
 @pytest.mark.chaos
-@takes_long  # in short, `tests/deployments/test_node_replicas.py`, and the next test has two machines
+@takes_long  # in short, `tests/deployments/test_node_replicas.py`
 def test_the_actors_of_a_node_are_on_different_machines_and_one_that_does_not_answer_is_left_out(
     folder: Path, model: Model
 ) -> None:
@@ -139,6 +139,8 @@ def test_the_actors_of_a_node_are_on_different_machines_and_one_that_does_not_an
                 stopped.resume()
 
 
+@pytest.mark.chaos
+@takes_long  # the same
 def test_with_replicas_auto_each_machine_has_one_also_one_that_joins_later(
     folder: Path, model: Model
 ) -> None:
