@@ -20,11 +20,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-_WITH_THE_MESH = [f"tests/{name}" for name in ("cluster", "deployments", "servers", "chat", "mcp")]
+_WITH_THE_MESH = ["tests/cluster", "tests/deployments", "tests/servers"]
+_WITH_THE_EXAMPLES = ["tests/cluster", "tests/chat", "tests/mcp"]
 RUNS = {
     "mesh": [*_WITH_THE_MESH, "--ignore-glob=*/cluster/test_[elp-z]*"],
-    "examples": ["tests/cluster", "--ignore-glob=*/cluster/test_[!elp-z]*"],
-    "rest": [f"--ignore={folder}" for folder in _WITH_THE_MESH],
+    "examples": [*_WITH_THE_EXAMPLES, "--ignore-glob=*/cluster/test_[!elp-z]*"],
+    "rest": [f"--ignore={folder}" for folder in (*_WITH_THE_MESH, *_WITH_THE_EXAMPLES)],
 }
 """The arguments of pytest for each run. The first one is shown as it goes, the others at the end."""
 MOST_REPEATED = 10
