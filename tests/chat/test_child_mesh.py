@@ -80,6 +80,8 @@ def gone(url: str) -> bool:
         httpx.get(url, timeout=30, trust_env=False)
     except httpx.ConnectError:
         return True
+    except (httpx.ReadError, httpx.RemoteProtocolError):  # it ends just now
+        return False
     return False
 
 
