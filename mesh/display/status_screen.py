@@ -33,18 +33,20 @@ def lines_of(state: MeshState, now: datetime | None = None) -> Iterator[str]:
 def _answering(parts: Sequence[MeshPart]) -> str:
     """How many of them answer. Keepers are named, each with its shards."""
     answering = sum(part.answers for part in parts)
-    keepers = [f"{part.name}: {_shards(part.shards)}" for part in parts if part.shards]
-    more = len(keepers) - _MOST_NAMED
-    named = ", ".join(keepers[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    named = _named([f"{part.name}: {_shards(part.shards)}" for part in parts if part.shards])
     return f"{answering} of {len(parts)} answer" + (f" ({named})" if named else "")
 
 
 def _rollout(rollout: Rollout, agent: str) -> str:
     if rollout.stands_by:
         return f"version {rollout.version} is ready and stands by: mesh promote {agent}"
-    first, more = rollout.waits_for[:_MOST_NAMED], len(rollout.waits_for) - _MOST_NAMED
-    named = ", ".join(first) + (f" and {more} more" if more > 0 else "")
-    return f"version {rollout.version} waits for {named or 'its keepers'}"
+    return f"version {rollout.version} waits for {_named(rollout.waits_for) or 'its keepers'}"
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _shards(number: int) -> str:
